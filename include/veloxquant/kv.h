@@ -1,0 +1,93 @@
+/* The key/value cache: rows are stored packed, attention is computed on the codes.  It works without a model, on float
+ * rows.
+ *
+ * For each (layer, kv head): S sink rows held exactly, pages of 64 tokens holding codes, and the most recent rows held
+ * exactly.  Which rows are codes is a function of the number of rows alone (docs/architecture.md), so results don't
+ * depend on how rows are cut into calls or on the number of threads. */
+#ifndef VELOXQUANT_KV_H
+#define VELOXQUANT_KV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "veloxquant/status.h"
+#include "veloxquant/threads.h"
+
+typedef struct vq_kv vq_kv;
+
+typedef enum vq_kv_exact { VQ_KV_EXACT_F16, VQ_KV_EXACT_BF16, VQ_KV_EXACT_F32 } vq_kv_exact;
+
+enum { VQ_KV_DEFAULT = UINT32_MAX };   /* for sinks and residual: what the method asks for */
+
+typedef struct vq_kv_params {
+    uint32_t n_layers, n_heads, n_kv_heads;  /* n_heads is a multiple of n_kv_heads */
+    uint32_t d_k, d_v;                       /* head sizes, 1..512 */
+    uint32_t n_ctx;                          /* most rows a head will ever hold */
+    uint32_t n_batch;                        /* most rows one append brings */
+    const uint32_t *window;                  /* [n_layers] sliding window in tokens, 0 = all; NULL = all layers global */
+    float scale;                             /* of q.k; 0 means 1/sqrt(d_k) */
+    const char *keys, *values;               /* "f16", "turboquant-mse:bits=3" ...; NULL means "f16" */
+    const char *layers;                      /* overrides "0-1=f16,17=int8", both keys and values; NULL for none */
+    uint32_t sinks, residual;                /* or VQ_KV_DEFAULT */
+    vq_kv_exact exact;                       /* type of sinks and recent rows */
+    uint64_t seed;                           /* of rotations and sketches */
+    uint64_t model_hash;                     /* stored in saved caches; a mismatch is refused */
+    float rope_base;                         /* likewise; 0 without a model */
+    vq_pool *pool;                           /* may be NULL; must outlive the cache */
+} vq_kv_params;
+
+/* Where the bytes are.  The sum of all fields but reserved is what the allocator handed out and is in use; reserved
+ * is handed out and not in use. */
+typedef struct vq_kv_bytes {
+    uint64_t codes, scales, exact, shared, table, reserved;
+    uint64_t n_rows;           /* rows held, over layers and kv heads */
+    uint64_t n_packed_rows;    /* of these, held as codes */
+    uint64_t n_values_packed;  /* (keys + values) held as codes */
+} vq_kv_bytes;
+
+VQ_API vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err);
+VQ_API void vq_kv_close(vq_kv *kv);
+
+/* Rows go to the end of one layer, at positions pos .. pos + n - 1.  k [n][n_kv_heads][d_k] and v [n][n_kv_heads][d_v]
+ * are copied.  VQ_ERR_FULL, and nothing stored, when they do not all fit. */
+VQ_API vq_status vq_kv_append(vq_kv *kv, uint32_t layer, uint32_t pos, const float *k, const float *v, uint32_t n,
+                              vq_error *err);
+
+/* Causal attention of the n rows appended last: q [n][n_heads][d_k] -> out [n][n_heads][d_v].  To be called once after
+ * each append and before the next one to that layer. */
+VQ_API vq_status vq_kv_attend(vq_kv *kv, uint32_t layer, const float *q, uint32_t n, float *out, vq_error *err);
+
+VQ_API uint32_t vq_kv_n_rows(const vq_kv *kv, uint32_t layer);
+/* Drops the newest rows of every layer until n are left.  VQ_ERR_UNSUPPORTED when a sliding window has already dropped
+ * rows that would be visible again. Codes stay codes: nothing is recomputed. */
+VQ_API vq_status vq_kv_truncate(vq_kv *kv, uint32_t n, vq_error *err);
+VQ_API void vq_kv_clear(vq_kv *kv);
+VQ_API void vq_kv_measure(const vq_kv *kv, vq_kv_bytes *out);
+/* The address ranges that the pool maps, for comparing with /proc/self/smaps; returns how many there are. */
+VQ_API size_t vq_kv_mappings(const vq_kv *kv, const void **starts, size_t *n_bytes, size_t most);
+
+/* The rows of one kv head as attention sees them (exact rows as they are, codes decoded): k [n][d_k], v [n][d_v], pos
+ * [n]; any of them may be NULL.  Returns the number of live rows. */
+VQ_API uint32_t vq_kv_read(const vq_kv *kv, uint32_t layer, uint32_t head, float *k, float *v, uint32_t *pos);
+
+/* A versioned, checksummed file with everything that determines its meaning. */
+VQ_API vq_status vq_kv_save(const vq_kv *kv, const char *path, vq_error *err);
+/* Into a cache opened with the same parameters; VQ_ERR_MISMATCH names the field that differs, and the cache is then
+ * unchanged. */
+VQ_API vq_status vq_kv_load(vq_kv *kv, const char *path, vq_error *err);
+
+/* Registered codecs, for listings and help. */
+typedef struct vq_kv_option_info {
+    const char *name, *help;
+    double value, min, max;    /* default and range */
+} vq_kv_option_info;
+typedef struct vq_kv_codec_info {
+    const char *name, *summary, *paper;
+    const vq_kv_option_info *options;
+    size_t n_options;
+} vq_kv_codec_info;
+VQ_API size_t vq_kv_n_codecs(void);
+VQ_API void vq_kv_codec_at(size_t index, vq_kv_codec_info *out);
+
+#endif

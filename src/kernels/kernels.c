@@ -1,0 +1,10 @@
+#include "kernels/kernels.h"
+
+void vq_kernels_init(vq_kernels *k, uint32_t cpu)
+{
+    *k = (vq_kernels){.cpu = cpu};
+    vq_vec_kernels_init(&k->vec, cpu);
+    vq_matmul_kernels_init(&k->matmul, cpu);
+    vq_attention_kernels_init(&k->attention, cpu);
+    vq_codes_kernels_init(&k->codes, cpu);
+}

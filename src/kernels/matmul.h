@@ -1,0 +1,48 @@
+/* Matrix products with quantised weights.
+ *
+ * Weights are rows of blocks as GGUF has them, read in place.  Activations are prepared once an input and shared by the
+ * matrices that read it: int8 with a scale for every 32 values, or kept in f32 (exact mode).
+ *
+ * The definition, for any number of tokens and threads: out[t][r] is a sum over blocks in ascending order, one
+ * accumulator, so that results are the same bits for any chunk of tokens. */
+#ifndef VQ_KERNELS_MATMUL_H
+#define VQ_KERNELS_MATMUL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/pool.h"
+#include "veloxquant/gguf.h"
+
+typedef struct vq_matrix {
+    vq_type type;
+    uint32_t n_in, n_out;
+    const void *data;          /* [n_out] rows of vq_type_row_bytes(type, n_in) */
+} vq_matrix;
+
+/* The inner kernels: owned by the matmul files (kernels/matmul*.c), see there. */
+typedef struct vq_matmul_kernels {
+    uint32_t cpu;
+    const struct vq_matmul_tier *tier;
+} vq_matmul_kernels;
+
+void vq_matmul_kernels_init(vq_matmul_kernels *k, uint32_t cpu);
+
+/* Whether this tier multiplies this type and size; n_in is a multiple of the block length (any length for F32, F16, BF16). */
+bool vq_matmul_supports(vq_type type, uint32_t n_in);
+
+/* Bytes of prepared activations for n tokens of n_in values; a multiple of 64. */
+size_t vq_matmul_act_bytes(uint32_t n_in, uint32_t n_tokens, bool exact);
+
+/* x [n_tokens][n_in] -> act. Bit-exact on every tier. */
+void vq_matmul_prepare(const vq_matmul_kernels *k, vq_pool *pool, void *act, const float *x, uint32_t n_in,
+                       uint32_t n_tokens, bool exact);
+
+/* out [n_tokens][n_out] (rows out_stride floats apart) = act times w.  `exact` as in prepare.  scratch holds
+ * vq_matmul_scratch_bytes(n_threads) bytes. */
+void vq_matmul(const vq_matmul_kernels *k, vq_pool *pool, const vq_matrix *w, const void *act, uint32_t n_tokens,
+               bool exact, float *out, size_t out_stride, void *scratch);
+size_t vq_matmul_scratch_bytes(uint32_t n_threads);
+
+#endif

@@ -1,0 +1,93 @@
+/* A codec turns rows of keys or values into pages of codes and answers queries about them.
+ *
+ * One codec is one file in kv/codecs/ that ends in one const struct, and one word in the list in meson.build.  A codec
+ * with only encode and decode works (generic score and mix run on tiles that stay in L1, see kv/codec_generic.h); the
+ * fast hooks come with kernels.  A state is made for one (layer, kv head) and is immutable after create and learn, so
+ * many threads may use it at once.
+ *
+ * A page holds up to VQ_PAGE_ROWS rows.  Its bytes are written by encode, in granules from row 0 upwards, and are the
+ * same on every tier. */
+#ifndef VQ_KV_CODEC_H
+#define VQ_KV_CODEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "kernels/kernels.h"
+#include "veloxquant/kv.h"
+
+enum { VQ_PAGE_ROWS = 64, VQ_GRANULE = 32, VQ_MAX_HEAD_DIM = 512 };
+
+/* Which rows of a page are there, and where they stand in the text. */
+typedef struct vq_rows {
+    const uint32_t *pos;       /* [n] true positions */
+    uint64_t live;             /* bit i: row i counts */
+    uint32_t n;                /* rows that hold codes; bits of live at or above n are 0 */
+} vq_rows;
+
+typedef struct vq_codec_state vq_codec_state;    /* each codec has its own struct behind this name */
+
+typedef struct vq_codec_env {
+    uint32_t layer, head;      /* kv head */
+    uint32_t d;                /* length of a row */
+    bool keys;                 /* rows are keys (scored); else values (mixed) */
+    uint64_t seed;             /* of this cache; mix in what must differ, through vq_hash64 */
+    const double *options;     /* [n_options] values, parsed and inside their ranges */
+    const vq_kernels *kernels; /* outlives the state */
+} vq_codec_env;
+
+typedef struct vq_page_bytes {
+    size_t codes, scales;      /* of one full page; scales are norms, scales, zeros, means */
+} vq_page_bytes;
+
+typedef struct vq_codec {
+    const char *name, *summary, *paper;
+    const vq_kv_option_info *options;
+    size_t n_options;
+    uint32_t sinks, residual;  /* what the method asks for when the user says nothing; residual 0 is legal */
+    bool unbiased;             /* score estimates q.k without bias; a law checks the slope */
+
+    /* VQ_ERR_UNSUPPORTED, naming codec, head size and limit, when d or an option can't be done. */
+    vq_status (*create)(vq_codec_state **out, const vq_codec_env *env, vq_error *err);
+    void (*destroy)(vq_codec_state *s);
+    uint32_t (*granule)(const vq_codec_state *s);      /* NULL: VQ_GRANULE. 32 or 64 */
+    void (*page_bytes)(const vq_codec_state *s, vq_page_bytes *out);
+    size_t (*shared_bytes)(const vq_codec_state *s);   /* codebooks, bases, signs; NULL: none */
+
+    /* Rows [first, first + n) of a page from x [n][d]; first and n are multiples of the granule. */
+    void (*encode)(const vq_codec_state *s, void *page, uint32_t first, uint32_t n, const float *x);
+    /* Any rows [first, first + n) back to x [n][d]. */
+    void (*decode)(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x);
+
+    /* Keys.  prepare: once a query (rotate, tables, int8). score: out [n_queries][VQ_PAGE_ROWS] = q . k^ for rows below
+     * rows->n; entries at or above it, and of rows that are not live, may hold anything finite.  `queries` are
+     * n_queries prepared ones, query_bytes apart (a multiple of 64).  A query's result does not depend on n_queries. */
+    size_t (*query_bytes)(const vq_codec_state *s);
+    void (*prepare)(const vq_codec_state *s, void *query, const float *q);
+    void (*score)(const vq_codec_state *s, const void *page, const vq_rows *rows, const void *queries,
+                  uint32_t n_queries, float *out);
+
+    /* Values. mix: acc [n_queries][acc_len] += sum over rows below rows->n of weights [n_queries][VQ_PAGE_ROWS] times
+     * the coded row, in the codec's own space.  Weights are >= 0, and 0 for rows that do not count (up to
+     * VQ_PAGE_ROWS).  finish is linear: acc -> out [d], once a query after everything is merged. */
+    size_t (*acc_len)(const vq_codec_state *s);        /* NULL: d */
+    void (*mix)(const vq_codec_state *s, const void *page, const vq_rows *rows, const float *weights,
+                uint32_t n_queries, float *acc);
+    void (*finish)(const vq_codec_state *s, const float *acc, float *out);   /* NULL: copy */
+
+    /* Optional: row i of dst becomes row j of src (merging sparse pages). */
+    void (*copy_row)(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j);
+} vq_codec;
+
+/* The registry, generated from the list in src/kv/codecs/meson.build. */
+extern const vq_codec *const vq_codecs[];
+extern const size_t vq_n_codecs;
+
+/* "NAME" or "NAME:option=value,option=value".  Options are checked against their names and ranges; messages list what
+ * is allowed.  values [n_options of the codec] must have room for VQ_MAX_CODEC_OPTIONS. */
+enum { VQ_MAX_CODEC_OPTIONS = 16 };
+vq_status vq_codec_parse(const vq_codec **out, double *values, const char *text, vq_error *err);
+
+#endif
