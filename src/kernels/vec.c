@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/cpu.h"
 #include "base/half.h"
 #include "kernels/vec_exp.h"
 
@@ -178,5 +179,12 @@ void vq_vec_kernels_init(vq_vec_kernels *k, uint32_t cpu)
         .bf16_to_f32 = bf16_to_f32_c,
         .f32_to_bf16 = f32_to_bf16_c,
     };
+#if defined(__x86_64__)
+    if (cpu & VQ_CPU_AVX2)
+        vq_vec_init_avx2(k);
+    if (cpu & VQ_CPU_AVX512)
+        vq_vec_init_avx512(k);
+#else
     (void)cpu;
+#endif
 }
