@@ -16,10 +16,15 @@ void vq_forward_close(vq_forward *f);
  * model hash and RoPE base; leaves the rest of params alone. */
 void vq_forward_kv_params(const vq_model *model, vq_kv_params *params);
 
-/* Tokens ids [n] at positions pos .. pos + n - 1 through all layers, appending to kv. */
-vq_status vq_forward_run(vq_forward *f, vq_kv *kv, const int32_t *ids, uint32_t pos, uint32_t n, vq_error *err);
+/* Tokens ids [n] at positions pos .. pos + n - 1 through all layers, appending to kv.  Logits may then be asked for rows
+ * [first, n), none when first = n: the last layer leaves out what only other rows would need.  VQ_ERR_ARG for an id
+ * outside the vocabulary or more than n_batch tokens, VQ_ERR_FULL from kv; before the first append nothing has
+ * changed. */
+vq_status vq_forward_run(vq_forward *f, vq_kv *kv, const int32_t *ids, uint32_t pos, uint32_t n, uint32_t first,
+                         vq_error *err);
 
-/* Logits [n][n_vocab] of rows [first, first + n) of the last run; at most VQ_FORWARD_LOGITS rows a call. */
+/* Logits [n][n_vocab] of rows [first, first + n) of the last run, which must be among those asked for; at most
+ * VQ_FORWARD_LOGITS rows a call. */
 enum { VQ_FORWARD_LOGITS = 32 };
 void vq_forward_logits(vq_forward *f, uint32_t first, uint32_t n, float *logits);
 
