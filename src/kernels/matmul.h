@@ -4,7 +4,7 @@
  * matrices that read it: int8 with a scale for every 32 values, or kept in f32 (exact mode).
  *
  * The definition, for any number of tokens and threads: out[t][r] is a sum over blocks in ascending order, one
- * accumulator, so that results are the same bits for any chunk of tokens. */
+ * accumulator, so that results are the same bits for any chunk of tokens.  kernels/matmul_tier.h writes it out. */
 #ifndef VQ_KERNELS_MATMUL_H
 #define VQ_KERNELS_MATMUL_H
 
@@ -21,6 +21,15 @@ typedef struct vq_matrix {
     const void *data;          /* [n_out] rows of vq_type_row_bytes(type, n_in) */
 } vq_matrix;
 
+/* One product of vq_matmul_many. */
+typedef struct vq_matmul_job {
+    const vq_matrix *w;
+    float *out;                /* [n_tokens][w->n_out] */
+    size_t out_stride;         /* floats from one token's row to the next */
+} vq_matmul_job;
+
+enum { VQ_MATMUL_JOBS = 8 };   /* most products of one vq_matmul_many */
+
 /* The inner kernels: owned by the matmul files (kernels/matmul*.c), see there. */
 typedef struct vq_matmul_kernels {
     uint32_t cpu;
@@ -29,20 +38,32 @@ typedef struct vq_matmul_kernels {
 
 void vq_matmul_kernels_init(vq_matmul_kernels *k, uint32_t cpu);
 
-/* Whether this tier multiplies this type and size; n_in is a multiple of the block length (any length for F32, F16, BF16). */
+/* Whether this type and size is multiplied (on every tier); n_in is a multiple of the block length (any length for F32,
+ * F16, BF16). */
 bool vq_matmul_supports(vq_type type, uint32_t n_in);
 
-/* Bytes of prepared activations for n tokens of n_in values; a multiple of 64. */
+/* F32, F16 and BF16: multiplied in f32 in either mode, so that int8 activations lose accuracy and gain nothing.  A model
+ * prepares exact activations for them where it can. */
+bool vq_matmul_prefers_exact(vq_type type);
+
+/* Bytes of prepared activations for n tokens of n_in values; a multiple of 64.  The product has been checked to fit by
+ * whoever chose n_in and n_tokens.  `act` is 64-byte aligned wherever it is passed. */
 size_t vq_matmul_act_bytes(uint32_t n_in, uint32_t n_tokens, bool exact);
 
 /* x [n_tokens][n_in] -> act. Bit-exact on every tier. */
 void vq_matmul_prepare(const vq_matmul_kernels *k, vq_pool *pool, void *act, const float *x, uint32_t n_in,
                        uint32_t n_tokens, bool exact);
 
-/* out [n_tokens][n_out] (rows out_stride floats apart) = act times w.  `exact` as in prepare.  scratch holds
- * vq_matmul_scratch_bytes(n_threads) bytes. */
+/* out [n_tokens][n_out] (rows out_stride floats apart) = act times w.  `exact` and n_tokens as in prepare.  scratch holds
+ * vq_matmul_scratch_bytes(n_threads) bytes, 64-byte aligned. */
 void vq_matmul(const vq_matmul_kernels *k, vq_pool *pool, const vq_matrix *w, const void *act, uint32_t n_tokens,
                bool exact, float *out, size_t out_stride, void *scratch);
+
+/* The same for up to VQ_MATMUL_JOBS matrices of one n_in that read the same activations, in one run of the pool: waking
+ * it costs as much as a small matrix.  The same bits as one by one. */
+void vq_matmul_many(const vq_matmul_kernels *k, vq_pool *pool, const vq_matmul_job *jobs, uint32_t n_jobs,
+                    const void *act, uint32_t n_tokens, bool exact, void *scratch);
+
 size_t vq_matmul_scratch_bytes(uint32_t n_threads);
 
 #endif
