@@ -1,30 +1,58 @@
-/* Measuring: perplexity in generation order, speed. */
+/* Measuring: perplexity in generation order, two caches compared on the same tokens, speed. */
 #ifndef VELOXQUANT_EVAL_H
 #define VELOXQUANT_EVAL_H
 
 #include "veloxquant/session.h"
 
-typedef struct vq_perplexity {
-    uint64_t n_tokens;         /* scored */
-    double nll;                /* mean negative log-likelihood a token, nats */
-    double ppl, ppl_error;     /* exp(nll) and its standard error */
-} vq_perplexity;
+/* How a text is cut: windows of n_ctx tokens one after another, each evaluated from an empty cache; a rest that fills no
+ * window is left out.  Where the model wants a BOS, it takes the place of each window's first token.  A token is scored
+ * from the logits of the one before it; the first `skip` tokens of a window (at least 1) are not scored.
+ * skip = n_ctx / 2 + 1 is what llama.cpp's perplexity program does. */
+typedef struct vq_windows {
+    const int32_t *ids;
+    size_t n;
+    uint32_t n_ctx, skip;
+    size_t most;               /* windows at most; 0: all */
+} vq_windows;
+
+/* Windows and scored tokens of a text.  VQ_ERR_ARG, naming the numbers, when it fills no window or nothing is scored. */
+VQ_API vq_status vq_eval_count(const vq_windows *w, size_t *n_windows, size_t *n_scored, vq_error *err);
+
+/* Mean and spread of a series, in one pass; zeroed is empty. */
+typedef struct vq_moments {
+    uint64_t n;
+    double mean, m2;           /* m2: sum of squared distances from the mean */
+} vq_moments;
+
+VQ_API void vq_moments_add(vq_moments *m, double x);
+VQ_API void vq_moments_merge(vq_moments *m, const vq_moments *more);
+VQ_API double vq_moments_error(const vq_moments *m);   /* standard error of the mean; 0 below two values */
 
 /* Called after each scored token; false cancels. */
-typedef bool (*vq_perplexity_fn)(void *arg, size_t done, size_t all, double nll_of_token);
+typedef bool (*vq_eval_fn)(void *arg, size_t done, size_t all, double nll_of_token);
 
-/* Teacher-forced over ids [n] cut into windows of n_ctx tokens (each with the BOS where the model wants one), true
- * positions; in each window the first `skip` tokens are not scored.  The session is cleared before each window. */
-VQ_API vq_status vq_eval_perplexity(vq_session *s, const int32_t *ids, size_t n, uint32_t n_ctx, uint32_t skip,
-                                    vq_perplexity_fn progress, void *arg, vq_perplexity *out, vq_error *err);
+/* Adds the negative log-likelihood (nats) of each scored token to *nll: perplexity is exp(nll->mean), and its standard
+ * error exp(nll->mean) * vq_moments_error(nll).  The session is cleared before each window and needs n_ctx tokens of
+ * room.  On failure *nll is unchanged. */
+VQ_API vq_status vq_eval_perplexity(vq_session *s, const vq_windows *w, vq_eval_fn progress, void *arg, vq_moments *nll,
+                                    vq_error *err);
 
-typedef struct vq_bench_sample {
-    double prompt_tps, decode_tps;     /* tokens a second */
-} vq_bench_sample;
+/* Two sessions over the same tokens, side by side; all series are token by token, so that differences are paired. */
+typedef struct vq_comparison {
+    vq_moments reference_nll, nll;
+    vq_moments log_ratio;      /* nll - reference_nll: exp(mean) is the ratio of the perplexities */
+    vq_moments kl;             /* KL divergence of the tested distribution from the reference's, nats */
+    vq_moments same_top;       /* 1 where both have the same likeliest token */
+} vq_comparison;
 
-/* One sample: fills the cache to `depth` tokens (untimed), times n_prompt prompt tokens, goes back, times n_decode
- * tokens one at a time.  Token ids are drawn from `seed`, so samples rotate through different inputs. */
-VQ_API vq_status vq_eval_speed(vq_session *s, uint32_t depth, uint32_t n_prompt, uint32_t n_decode, uint64_t seed,
-                               vq_bench_sample *out, vq_error *err);
+/* Both sessions are cleared before each window; they may be over different models with one vocabulary. */
+VQ_API vq_status vq_eval_compare(vq_session *reference, vq_session *tested, const vq_windows *w, vq_eval_fn progress,
+                                 void *arg, vq_comparison *out, vq_error *err);
+
+/* Speed.  Token ids are drawn from `seed`, so that samples can rotate through different inputs.
+ * fill: untimed, to `n` tokens in all.  prompt: n tokens in chunks. decode: n tokens one at a time. */
+VQ_API vq_status vq_eval_fill(vq_session *s, uint32_t n, uint64_t seed, vq_error *err);
+VQ_API vq_status vq_eval_prompt_speed(vq_session *s, uint32_t n, uint64_t seed, double *seconds, vq_error *err);
+VQ_API vq_status vq_eval_decode_speed(vq_session *s, uint32_t n, uint64_t seed, double *seconds, vq_error *err);
 
 #endif

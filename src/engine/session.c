@@ -1,0 +1,228 @@
+/* A session: token ids, their cache and the scratch of one model's forward pass.
+ *
+ * A prompt runs in chunks of n_batch tokens.  Logits are computed only for rows that somebody wants: of a prompt the last
+ * one, with `each` those from `first` on. */
+#include "engine/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/status.h"
+#include "model/forward.h"
+#include "veloxquant/session.h"
+
+enum { DEFAULT_MOST_CTX = 4096, DEFAULT_BATCH = 256, MOST_BATCH = 8192 };
+
+struct vq_session {
+    const vq_model *model;
+    vq_forward *forward;
+    vq_kv *kv;
+    uint32_t n_ctx, n_batch, n_vocab, n_tokens;
+    int32_t *ids;          /* [n_ctx] */
+    float *logits;         /* [n_vocab], of the last token */
+    bool has_logits;
+    float *rows;           /* [VQ_FORWARD_LOGITS][n_vocab], from the first call that asks for each row */
+    vq_arena arena;
+};
+
+void vq_session_params_init(vq_session_params *params)
+{
+    *params = (vq_session_params){.sinks = VQ_KV_DEFAULT, .residual = VQ_KV_DEFAULT, .kv_exact = VQ_KV_EXACT_F16};
+}
+
+static void layout(vq_session *s)
+{
+    s->ids = vq_arena_take(&s->arena, s->n_ctx, sizeof *s->ids);
+    s->logits = vq_arena_take(&s->arena, s->n_vocab, sizeof *s->logits);
+}
+
+static vq_status open_parts(vq_session *s, const vq_session_params *params, vq_error *err)
+{
+    layout(s);
+    VQ_TRY(vq_arena_alloc(&s->arena, err));
+    layout(s);
+    vq_kv_params kv = {0};
+    vq_forward_kv_params(s->model, &kv);
+    kv.n_ctx = s->n_ctx;
+    kv.n_batch = s->n_batch;
+    kv.keys = params->kv_keys;
+    kv.values = params->kv_values;
+    kv.layers = params->kv_layers;
+    kv.sinks = params->sinks;
+    kv.residual = params->residual;
+    kv.exact = params->kv_exact;
+    kv.seed = params->seed;
+    kv.pool = params->pool;
+    VQ_TRY(vq_kv_open(&s->kv, &kv, err));
+    return vq_forward_open(&s->forward, s->model, params->pool, s->n_batch, params->exact, err);
+}
+
+vq_status vq_session_open(vq_session **out, const vq_model *model, const vq_session_params *params, vq_error *err)
+{
+    *out = NULL;
+    const vq_model_info *info = vq_model_get_info(model);
+    if (params->n_batch > MOST_BATCH)
+        return vq_fail(err, VQ_ERR_ARG, "%u prompt tokens a pass, at most %d", params->n_batch, MOST_BATCH);
+    vq_session *s = calloc(1, sizeof *s);
+    if (!s)
+        return vq_fail(err, VQ_ERR_NOMEM, "no memory for a session");
+    s->model = model;
+    s->n_vocab = info->n_vocab;
+    s->n_ctx = params->n_ctx;
+    if (s->n_ctx == 0)
+        s->n_ctx = info->n_ctx_train < DEFAULT_MOST_CTX ? info->n_ctx_train : DEFAULT_MOST_CTX;
+    s->n_batch = params->n_batch ? params->n_batch : DEFAULT_BATCH;
+    if (s->n_batch > s->n_ctx)
+        s->n_batch = s->n_ctx;
+    const vq_status status = open_parts(s, params, err);
+    if (status != VQ_OK) {
+        vq_session_close(s);
+        return status;
+    }
+    *out = s;
+    return VQ_OK;
+}
+
+void vq_session_close(vq_session *s)
+{
+    if (!s)
+        return;
+    vq_forward_close(s->forward);
+    vq_kv_close(s->kv);
+    vq_arena_free(&s->arena);
+    free(s->rows);
+    free(s);
+}
+
+const vq_model *vq_session_model(const vq_session *s) { return s->model; }
+vq_kv *vq_session_kv(vq_session *s) { return s->kv; }
+const vq_kv *vq_session_kv_of(const vq_session *s) { return s->kv; }
+uint32_t vq_session_n_ctx(const vq_session *s) { return s->n_ctx; }
+uint32_t vq_session_n_tokens(const vq_session *s) { return s->n_tokens; }
+const int32_t *vq_session_ids(const vq_session *s) { return s->ids; }
+const float *vq_session_logits(const vq_session *s) { return s->has_logits ? s->logits : NULL; }
+
+static vq_status check_tokens(const vq_session *s, const int32_t *ids, size_t n, vq_error *err)
+{
+    if (n > s->n_ctx - s->n_tokens) {
+        if (s->n_tokens == 0)
+            return vq_fail(err, VQ_ERR_FULL, "%zu tokens do not fit into a context of %u", n, s->n_ctx);
+        return vq_fail(err, VQ_ERR_FULL, "%zu tokens after %u do not fit into a context of %u", n, s->n_tokens,
+                       s->n_ctx);
+    }
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= s->n_vocab)
+            return vq_fail(err, VQ_ERR_ARG, "token id %d at %zu, must be 0 to %u", ids[i], i, s->n_vocab - 1);
+    return VQ_OK;
+}
+
+/* After a failed pass some layers hold more rows than others: back to the last token that all of them hold.  A sliding
+ * window can forbid even that; then nothing is left. */
+static void recover(vq_session *s)
+{
+    if (vq_kv_truncate(s->kv, s->n_tokens, NULL) != VQ_OK) {
+        vq_kv_clear(s->kv);
+        s->n_tokens = 0;
+    }
+}
+
+/* The first row of a chunk [done, done + chunk) whose logits are wanted. */
+static uint32_t first_wanted(const vq_run *run, size_t done, uint32_t chunk, size_t n)
+{
+    uint32_t first = done + chunk == n ? chunk - 1 : chunk;
+    if (run->each && run->first < done + first)
+        first = run->first > done ? (uint32_t)(run->first - done) : 0;
+    return first;
+}
+
+/* Rows [from, n) of the chunk that ran last, whose first token is number `base` of the call. */
+static bool pass_rows(vq_session *s, const vq_run *run, uint32_t from, uint32_t n, size_t base)
+{
+    for (uint32_t at = from; at < n; at += VQ_FORWARD_LOGITS) {
+        const uint32_t part = n - at < VQ_FORWARD_LOGITS ? n - at : VQ_FORWARD_LOGITS;
+        vq_forward_logits(s->forward, at, part, s->rows);
+        for (uint32_t i = 0; i < part; i++) {
+            const float *row = s->rows + (size_t)i * s->n_vocab;
+            if (at + i + 1 == n)
+                memcpy(s->logits, row, s->n_vocab * sizeof *row);
+            if (!run->each(run->arg, base + at + i, row))
+                return false;
+        }
+    }
+    return true;
+}
+
+vq_status vq_session_run(vq_session *s, const int32_t *ids, size_t n, const vq_run *run, vq_error *err)
+{
+    VQ_TRY(check_tokens(s, ids, n, err));
+    if (n == 0)
+        return VQ_OK;
+    if (run->each && !s->rows) {
+        s->rows = malloc((size_t)VQ_FORWARD_LOGITS * s->n_vocab * sizeof *s->rows);
+        if (!s->rows)
+            return vq_fail(err, VQ_ERR_NOMEM, "no memory for %d rows of %u logits", VQ_FORWARD_LOGITS, s->n_vocab);
+    }
+    s->has_logits = false;
+    for (size_t done = 0; done < n;) {
+        const uint32_t chunk = n - done < s->n_batch ? (uint32_t)(n - done) : s->n_batch;
+        const uint32_t wanted = first_wanted(run, done, chunk, n);
+        const vq_status status = vq_forward_run(s->forward, s->kv, ids + done, s->n_tokens, chunk, wanted, err);
+        if (status != VQ_OK) {
+            recover(s);
+            return status;
+        }
+        memcpy(s->ids + s->n_tokens, ids + done, chunk * sizeof *ids);
+        s->n_tokens += chunk;
+        bool go_on = true;
+        if (run->each && run->first < done + chunk)
+            go_on = pass_rows(s, run, wanted, chunk, done);
+        else if (done + chunk == n)
+            vq_forward_logits(s->forward, chunk - 1, 1, s->logits);
+        done += chunk;
+        if (go_on && run->progress)
+            go_on = run->progress(run->arg, done, n);
+        if (!go_on && done < n)
+            return vq_fail(err, VQ_ERR_CANCELLED, "cancelled after %zu of %zu tokens", done, n);
+        if (!go_on)
+            return vq_fail(err, VQ_ERR_CANCELLED, "cancelled");
+    }
+    s->has_logits = true;
+    return VQ_OK;
+}
+
+vq_status vq_session_eval(vq_session *s, const int32_t *ids, size_t n, vq_logits_fn each, size_t first, void *arg,
+                          vq_error *err)
+{
+    return vq_session_run(s, ids, n, &(vq_run){.each = each, .first = first, .arg = arg}, err);
+}
+
+vq_status vq_session_truncate(vq_session *s, uint32_t n_tokens, vq_error *err)
+{
+    if (n_tokens > s->n_tokens)
+        return vq_fail(err, VQ_ERR_ARG, "going back to %u tokens of %u", n_tokens, s->n_tokens);
+    if (n_tokens == s->n_tokens)
+        return VQ_OK;
+    if (n_tokens == 0)
+        vq_kv_clear(s->kv);
+    else
+        VQ_TRY(vq_kv_truncate(s->kv, n_tokens, err));
+    s->n_tokens = n_tokens;
+    s->has_logits = false;
+    return VQ_OK;
+}
+
+uint32_t vq_session_common(const vq_session *s, const int32_t *ids, size_t n)
+{
+    uint32_t common = 0;
+    while (common < s->n_tokens && common < n && s->ids[common] == ids[common])
+        common++;
+    return common;
+}
+
+void vq_session_set_ids(vq_session *s, const int32_t *ids, uint32_t n)
+{
+    memcpy(s->ids, ids, n * sizeof *ids);
+    s->n_tokens = n;
+    s->has_logits = false;
+}

@@ -1,0 +1,22 @@
+/* What the parts of the engine know about a session beyond the public header. */
+#ifndef VQ_ENGINE_SESSION_H
+#define VQ_ENGINE_SESSION_H
+
+#include "veloxquant/session.h"
+
+typedef struct vq_run {
+    vq_logits_fn each;                                     /* as vq_session_eval; may be NULL */
+    size_t first;
+    bool (*progress)(void *arg, size_t done, size_t all);  /* after each chunk; false cancels; may be NULL */
+    void *arg;                                             /* of both */
+} vq_run;
+
+/* vq_session_eval with a progress report. */
+vq_status vq_session_run(vq_session *s, const int32_t *ids, size_t n, const vq_run *run, vq_error *err);
+
+const vq_kv *vq_session_kv_of(const vq_session *s);
+
+/* Sets the ids of a cache that was just restored; n is at most the context. */
+void vq_session_set_ids(vq_session *s, const int32_t *ids, uint32_t n);
+
+#endif

@@ -1,0 +1,67 @@
+/* Speed of one session: filling, prompts, decoding. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/rng.h"
+#include "base/status.h"
+#include "veloxquant/eval.h"
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Any ids do: speed doesn't depend on which, but repeating one token would keep its embedding in the caches. */
+static vq_status draw_ids(const vq_session *s, uint32_t n, uint64_t seed, int32_t **out, vq_error *err)
+{
+    int32_t *ids = malloc((n ? n : 1) * sizeof *ids);
+    if (!ids)
+        return vq_fail(err, VQ_ERR_NOMEM, "no memory for %u tokens", n);
+    const uint32_t n_vocab = vq_model_get_info(vq_session_model(s))->n_vocab;
+    vq_rng rng;
+    vq_rng_seed(&rng, seed);
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = (int32_t)(vq_rng_next(&rng) % n_vocab);
+    *out = ids;
+    return VQ_OK;
+}
+
+vq_status vq_eval_fill(vq_session *s, uint32_t n, uint64_t seed, vq_error *err)
+{
+    const uint32_t held = vq_session_n_tokens(s);
+    if (n < held)
+        return vq_fail(err, VQ_ERR_ARG, "filling to %u tokens, the session holds %u", n, held);
+    int32_t *ids = NULL;
+    VQ_TRY(draw_ids(s, n - held, seed, &ids, err));
+    const vq_status status = vq_session_eval(s, ids, n - held, NULL, 0, NULL, err);
+    free(ids);
+    return status;
+}
+
+vq_status vq_eval_prompt_speed(vq_session *s, uint32_t n, uint64_t seed, double *seconds, vq_error *err)
+{
+    *seconds = 0;
+    int32_t *ids = NULL;
+    VQ_TRY(draw_ids(s, n, seed, &ids, err));
+    const double start = now();
+    const vq_status status = vq_session_eval(s, ids, n, NULL, 0, NULL, err);
+    *seconds = now() - start;
+    free(ids);
+    return status;
+}
+
+vq_status vq_eval_decode_speed(vq_session *s, uint32_t n, uint64_t seed, double *seconds, vq_error *err)
+{
+    *seconds = 0;
+    int32_t *ids = NULL;
+    VQ_TRY(draw_ids(s, n, seed, &ids, err));
+    vq_status status = VQ_OK;
+    const double start = now();
+    for (uint32_t i = 0; i < n && status == VQ_OK; i++)
+        status = vq_session_eval(s, ids + i, 1, NULL, 0, NULL, err);
+    *seconds = now() - start;
+    free(ids);
+    return status;
+}
