@@ -1,7 +1,13 @@
 /* Reading GGUF model files (versions 2 and 3, little-endian).
  *
  * The file is mapped and checked once, here: every count, length, offset, type, name and alignment.  What the accessors
- * return points into the map or into the object and lives until vq_gguf_close. */
+ * return points into the map or into the object and lives until vq_gguf_close.  A model that is split into several
+ * files is refused (VQ_ERR_SPLIT).
+ *
+ * The map is shared and private copies are not made: a file that another process makes shorter while it is open raises
+ * SIGBUS in the thread that reads the lost part.  The library installs no handler; a program that wants a message
+ * instead of a plain end of the process installs one (the `veloxquant` program does).  Replace model files by renaming
+ * a new file into place, which leaves open maps whole. */
 #ifndef VELOXQUANT_GGUF_H
 #define VELOXQUANT_GGUF_H
 
@@ -53,7 +59,8 @@ typedef struct vq_tensor {
 typedef struct vq_gguf vq_gguf;
 
 VQ_API vq_status vq_gguf_open(vq_gguf **out, const char *path, vq_error *err);
-/* The same over bytes that the caller keeps alive (fuzzing, embedded files). `name` is used in messages. */
+/* The same over bytes that the caller keeps alive (fuzzing, embedded files), at an address that is
+ * a multiple of 8.  `name` is used in messages. */
 VQ_API vq_status vq_gguf_open_memory(vq_gguf **out, const char *name, const void *bytes, size_t n_bytes, vq_error *err);
 VQ_API void vq_gguf_close(vq_gguf *gguf);
 
@@ -66,10 +73,10 @@ VQ_API const vq_gguf_value *vq_gguf_value_at(const vq_gguf *gguf, uint64_t index
 VQ_API const vq_gguf_value *vq_gguf_find(const vq_gguf *gguf, const char *key);     /* NULL when absent */
 VQ_API uint64_t vq_gguf_n_tensors(const vq_gguf *gguf);
 VQ_API const vq_tensor *vq_gguf_tensor_at(const vq_gguf *gguf, uint64_t index);
-VQ_API const vq_tensor *vq_gguf_tensor(const vq_gguf *gguf, const char *name);      /* NULL when absent; O(1) */
+VQ_API const vq_tensor *vq_gguf_tensor(const vq_gguf *gguf, const char *name);      /* NULL when absent; O(log n) */
 
-/* Typed reads.  Missing: VQ_ERR_MISSING_KEY.  Wrong type: VQ_ERR_TYPE.  Does not fit or is not finite: VQ_ERR_VALUE or
- * VQ_ERR_NONFINITE.  Integers of any width and sign convert when they fit. */
+/* Typed reads.  Missing: VQ_ERR_MISSING_KEY.  Wrong type: VQ_ERR_TYPE.  Does not fit or is not finite: VQ_ERR_VALUE.
+ * Integers of any width and sign convert when they fit. */
 VQ_API vq_status vq_gguf_get_u32(const vq_gguf *gguf, const char *key, uint32_t *out, vq_error *err);
 VQ_API vq_status vq_gguf_get_f32(const vq_gguf *gguf, const char *key, float *out, vq_error *err);
 VQ_API vq_status vq_gguf_get_bool(const vq_gguf *gguf, const char *key, bool *out, vq_error *err);

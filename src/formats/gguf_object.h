@@ -1,0 +1,42 @@
+/* What an open GGUF file is; for gguf.c and gguf_parse.c only. */
+#ifndef VQ_FORMATS_GGUF_OBJECT_H
+#define VQ_FORMATS_GGUF_OBJECT_H
+
+#include "base/file.h"
+#include "veloxquant/gguf.h"
+
+/* Names in sorted order, for lookup and for finding duplicates.  Sorted and not hashed: no choice of names in a file
+ * makes it slow. */
+typedef struct gguf_name {
+    vq_str name;
+    uint64_t index;
+} gguf_name;
+
+struct vq_gguf {
+    char *path;
+    vq_file_map map;              /* zeroed when the caller keeps the bytes */
+    const uint8_t *bytes;
+    size_t n_bytes;
+    uint32_t version, alignment;
+
+    uint64_t n_values;
+    vq_gguf_value *values;        /* [n_values] */
+    vq_str *strings;              /* [n_values], what .strings of a single string points to */
+    gguf_name *keys;              /* [n_values], sorted */
+
+    uint64_t n_tensors;
+    vq_tensor *tensors;           /* [n_tensors] */
+    gguf_name *names;             /* [n_tensors], sorted */
+};
+
+/* Fills everything below n_bytes from the bytes.  On failure what it has allocated stays in the object for
+ * vq_gguf_close. */
+vq_status vq_gguf_parse(vq_gguf *gguf, vq_error *err);
+
+/* < 0, 0, > 0: shorter names first, then by bytes. */
+int vq_gguf_compare_names(vq_str a, vq_str b);
+
+/* As vq_gguf_get_u32, with a message that does not name the file: while parsing, vq_gguf_open adds the name. */
+vq_status vq_gguf_read_u32(const vq_gguf_value *value, uint32_t *out, vq_error *err);
+
+#endif
