@@ -8,7 +8,8 @@
  *     decode N SEED          the same one token a call, logits each               {"seconds", "cpu_seconds"}
  *     nll IDS OUT SKIP       clears; IDS is a file of int32 token ids; writes the -log p of each token after the first
  *                            1 + SKIP ones to OUT as float64                      {"n"}
- *     status                                                                      {"tokens", "cache_bytes", "rss_bytes"}
+ *     status                                                                      {"tokens", "cache_bytes",
+ * "rss_bytes"}
  *
  * Token i of a command is hash(SEED, i) modulo the vocabulary.  Failures answer {"error"}. */
 #include <errno.h>
@@ -162,8 +163,8 @@ static vq_status obey(worker *w, const char *line, vq_error *err)
         vq_kv_bytes bytes;
         vq_kv_measure(vq_session_kv(w->session), &bytes);
         printf("{\"tokens\": %" PRIu32 ", \"cache_bytes\": %" PRIu64 ", \"rss_bytes\": %" PRIu64 "}\n",
-               vq_session_n_tokens(w->session),
-               bytes.codes + bytes.scales + bytes.exact + bytes.shared + bytes.table, resident_bytes());
+               vq_session_n_tokens(w->session), bytes.codes + bytes.scales + bytes.exact + bytes.shared + bytes.table,
+               resident_bytes());
         return VQ_OK;
     }
     snprintf(err->text, sizeof err->text, "unknown command");
@@ -197,7 +198,8 @@ int main(int argc, char **argv)
     if (status == VQ_OK) {
         const vq_model_info *info = vq_model_get_info(w.model);
         w.n_vocab = info->n_vocab;
-        printf("{\"system\": \"veloxquant\", \"version\": \"%s\", \"n_vocab\": %" PRIu32 "}\n", vq_version(), w.n_vocab);
+        printf("{\"system\": \"veloxquant\", \"version\": \"%s\", \"n_vocab\": %" PRIu32 "}\n", vq_version(),
+               w.n_vocab);
         fflush(stdout);
         char line[2048];
         while (fgets(line, sizeof line, stdin)) {
