@@ -18,8 +18,7 @@ static inline float exp_f32(float x)
     const float shifted = t * VQ_EXP_LOG2E + VQ_EXP_ROUND;
     const float n = shifted - VQ_EXP_ROUND;
     const float r = (t - n * VQ_EXP_LN2_HIGH) - n * VQ_EXP_LN2_LOW;
-    const float p =
-        1 + r * (VQ_EXP_C1 + r * (VQ_EXP_C2 + r * (VQ_EXP_C3 + r * (VQ_EXP_C4 + r * VQ_EXP_C5))));
+    const float p = 1 + r * (VQ_EXP_C1 + r * (VQ_EXP_C2 + r * (VQ_EXP_C3 + r * (VQ_EXP_C4 + r * VQ_EXP_C5))));
     uint32_t bits, exponent;
     memcpy(&bits, &p, 4);
     memcpy(&exponent, &shifted, 4);
@@ -38,7 +37,7 @@ static inline float gate(float x, float u)
 
 static void rms_norm_c(float *out, const float *x, const float *weight, uint32_t n, float eps)
 {
-    double part[8] = {0};     /* doubles: squares of large activations stay finite, and the order hardly matters */
+    double part[8] = {0}; /* doubles: squares of large activations stay finite, and the order hardly matters */
     uint32_t i = 0;
     for (; i + 8 <= n; i += 8)
         for (uint32_t j = 0; j < 8; j++)

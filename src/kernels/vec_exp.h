@@ -12,12 +12,12 @@
 #ifndef VQ_KERNELS_VEC_EXP_H
 #define VQ_KERNELS_VEC_EXP_H
 
-#define VQ_EXP_LOWEST (-87.33f)          /* just above ln FLT_MIN */
+#define VQ_EXP_LOWEST (-87.33f) /* just above ln FLT_MIN */
 #define VQ_EXP_LOG2E 0x1.715476p+0f
 #define VQ_EXP_LN2 0x1.62e430p-1f
-#define VQ_EXP_LN2_HIGH 0x1.63p-1f       /* 9 bits: n times it is exact */
+#define VQ_EXP_LN2_HIGH 0x1.63p-1f /* 9 bits: n times it is exact */
 #define VQ_EXP_LN2_LOW (-0x1.bd0106p-13f)
-#define VQ_EXP_ROUND 0x1.8p+23f          /* adding it leaves the nearest integer in the low bits, ties to even */
+#define VQ_EXP_ROUND 0x1.8p+23f /* adding it leaves the nearest integer in the low bits, ties to even */
 #define VQ_EXP_C1 0x1.fffff6p-1f
 #define VQ_EXP_C2 0x1.fffdc4p-2f
 #define VQ_EXP_C3 0x1.555a6ep-3f

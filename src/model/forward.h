@@ -12,13 +12,13 @@ vq_status vq_forward_open(vq_forward **out, const vq_model *model, vq_pool *pool
                           vq_error *err);
 void vq_forward_close(vq_forward *f);
 
-/* The shape of the cache that the model needs: fills layers, heads, head sizes, windows (pointing into the model), scale,
- * model hash and RoPE base; leaves the rest of params alone. */
+/* The shape of the cache that the model needs: fills layers, heads, head sizes, windows (pointing into the model),
+ * scale, model hash and RoPE base; leaves the rest of params alone. */
 void vq_forward_kv_params(const vq_model *model, vq_kv_params *params);
 
-/* Tokens ids [n] at positions pos .. pos + n - 1 through all layers, appending to kv.  Logits may then be asked for rows
- * [first, n), none when first = n: the last layer leaves out what only other rows would need.  VQ_ERR_ARG for an id
- * outside the vocabulary or more than n_batch tokens, VQ_ERR_FULL from kv; before the first append nothing has
+/* Tokens ids [n] at positions pos .. pos + n - 1 through all layers, appending to kv.  Logits may then be asked for
+ * rows [first, n), none when first = n: the last layer leaves out what only other rows would need.  VQ_ERR_ARG for an
+ * id outside the vocabulary or more than n_batch tokens, VQ_ERR_FULL from kv; before the first append nothing has
  * changed. */
 vq_status vq_forward_run(vq_forward *f, vq_kv *kv, const int32_t *ids, uint32_t pos, uint32_t n, uint32_t first,
                          vq_error *err);

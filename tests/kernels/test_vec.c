@@ -17,34 +17,35 @@
 #include "kernels/vec.h"
 
 enum { MOST = 2048, N_GUARDS = 3 };
-static const double U = 0x1p-24;              /* half an ulp of 1 */
-static const double TINY = 1.2e-38;           /* the exponential may be 0 below this */
+static const double U = 0x1p-24;    /* half an ulp of 1 */
+static const double TINY = 1.2e-38; /* the exponential may be 0 below this */
 
 static const uint32_t long_sizes[] = {127, 128, 129, 576, 640, 1536, 2048};
 static const uint32_t tier_sets[] = {0, VQ_CPU_AVX2, VQ_CPU_AVX2 | VQ_CPU_AVX512};
 static const char *const tier_names[] = {"c", "avx2", "avx512"};
 
 typedef struct subject {
-    const vq_vec_kernels *k, *c;              /* the tier under test and the definition */
+    const vq_vec_kernels *k, *c; /* the tier under test and the definition */
     const char *tier;
-    float *x, *y, *w;                         /* [n] between guard pages */
+    float *x, *y, *w; /* [n] between guard pages */
     uint32_t n;
     vq_rng rng;
 } subject;
 
-#define CHECK(cond, ...)                                                             \
-    do {                                                                             \
-        if (!(cond)) {                                                               \
-            print_error("%s:%d tier %s n %u: ", __FILE__, __LINE__, s->tier, s->n);  \
-            print_error(__VA_ARGS__);                                                \
-            print_error("\n");                                                       \
-            fail();                                                                  \
-        }                                                                            \
+#define CHECK(cond, ...)                                                                                               \
+    do {                                                                                                               \
+        if (!(cond)) {                                                                                                 \
+            print_error("%s:%d tier %s n %u: ", __FILE__, __LINE__, s->tier, s->n);                                    \
+            print_error(__VA_ARGS__);                                                                                  \
+            print_error("\n");                                                                                         \
+            fail();                                                                                                    \
+        }                                                                                                              \
     } while (0)
 
 static void check_near(const subject *s, const char *what, uint32_t i, float got, double want, double bound)
 {
-    CHECK(fabs((double)got - want) <= bound, "%s[%u] = %.9g, want %.12g within %.3g", what, i, (double)got, want, bound);
+    CHECK(fabs((double)got - want) <= bound, "%s[%u] = %.9g, want %.12g within %.3g", what, i, (double)got, want,
+          bound);
 }
 
 /* Mostly ordinary values; now and then zero, tiny, denormal or large ones. */
@@ -71,7 +72,7 @@ static void check_rms_norm(subject *s)
 {
     float *x = s->x, *w = s->w, *out = s->y;
     for (int round = 0; round < 3; round++) {
-        fill(s, x, round == 2 ? 1e25f : 100);      /* squares of 1e25 do not fit in a float */
+        fill(s, x, round == 2 ? 1e25f : 100); /* squares of 1e25 do not fit in a float */
         fill(s, w, 10);
         const float eps = round == 1 ? 1e-5f : 1e-6f;
         double sum = 0;
@@ -79,7 +80,7 @@ static void check_rms_norm(subject *s)
             sum += (double)x[i] * x[i];
         const double inv = 1 / sqrt(sum / s->n + eps);
         s->k->rms_norm(out, x, w, s->n, eps);
-        for (uint32_t i = 0; i < s->n; i++) {      /* three roundings: the factor and two products */
+        for (uint32_t i = 0; i < s->n; i++) { /* three roundings: the factor and two products */
             const double want = x[i] * inv * w[i];
             check_near(s, "rms_norm", i, out[i], want, 3.1 * U * fabs(want) + fabs((double)w[i]) * TINY + TINY);
         }
@@ -87,7 +88,7 @@ static void check_rms_norm(subject *s)
         for (uint32_t i = 0; i < s->n; i++)
             check_near(s, "rms_norm, no weight", i, out[i], x[i] * inv, 2.1 * U * fabs(x[i] * inv) + TINY);
         memcpy(w, x, s->n * sizeof *w);
-        s->k->rms_norm(w, w, NULL, s->n, eps);     /* in place */
+        s->k->rms_norm(w, w, NULL, s->n, eps); /* in place */
         CHECK(memcmp(w, out, s->n * sizeof *w) == 0, "rms_norm in place differs");
     }
 }
@@ -107,15 +108,12 @@ static void check_add_and_scale(subject *s)
     CHECK(memcmp(want, s->x, s->n * sizeof *want) == 0, "scale differs");
 }
 
-static double logistic(double u)
-{
-    return u < 0 ? exp(u) / (1 + exp(u)) : 1 / (1 + exp(-u));
-}
+static double logistic(double u) { return u < 0 ? exp(u) / (1 + exp(u)) : 1 / (1 + exp(-u)); }
 
 static void check_gates(subject *s)
 {
-    static const float extremes[] = {0, -0.0f, 1e-40f, -1e-40f, 20, -20, 87.3f, -87.3f, 87.4f, -87.4f,
-                                     104, -104, 1e10f, -1e10f, 1e30f, -1e30f, FLT_MAX, -FLT_MAX};
+    static const float extremes[] = {0,      -0.0f, 1e-40f, -1e-40f, 20,     -20,   87.3f,  -87.3f,  87.4f,
+                                     -87.4f, 104,   -104,   1e10f,   -1e10f, 1e30f, -1e30f, FLT_MAX, -FLT_MAX};
     static float kept[MOST];
     for (int round = 0; round < 2; round++) {
         fill(s, s->x, 90);
@@ -167,7 +165,7 @@ static void check_exp_sum(subject *s)
     const float got = s->k->exp_sum(s->x, max, s->n);
     double sum = 0, bound_of_sum = 0;
     for (uint32_t i = 0; i < s->n; i++) {
-        const double t = kept[i] - max, want = exp(t);      /* the difference is one float operation */
+        const double t = kept[i] - max, want = exp(t); /* the difference is one float operation */
         const double bound = isinf(t) ? 0 : (4 + fabs(t) / 20) * U * want + TINY;
         check_near(s, "exp", i, s->x[i], want, bound);
         CHECK(kept[i] != max || s->x[i] == 1, "exp(0) = %.9g", (double)s->x[i]);
@@ -237,15 +235,16 @@ static void check_rope(subject *s)
 /* Bits of floats that decide between tiers: halfway cases, limits, NaN, denormals, and random ones. */
 static uint32_t odd_bits(vq_rng *rng, uint32_t i)
 {
-    static const uint32_t fixed[] = {0,          0x80000000, 1,          0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000,
-                                     0x7fc00000, 0x7f800001, 0xffffffff, 0x477fe000, 0x477fefff, 0x477ff000, 0x33000000,
-                                     0x33000001, 0x32ffffff, 0x387fc000, 0x387fe000, 0x387fffff, 0x7f7f8000, 0x7f7f7fff,
-                                     0x3f808000, 0x3f818000, 0x3f801000, 0x3f803000, 0x007fffff, 0x00008000, 0x00018000};
+    static const uint32_t fixed[] = {0,          0x80000000, 1,          0x7f7fffff, 0xff7fffff, 0x7f800000,
+                                     0xff800000, 0x7fc00000, 0x7f800001, 0xffffffff, 0x477fe000, 0x477fefff,
+                                     0x477ff000, 0x33000000, 0x33000001, 0x32ffffff, 0x387fc000, 0x387fe000,
+                                     0x387fffff, 0x7f7f8000, 0x7f7f7fff, 0x3f808000, 0x3f818000, 0x3f801000,
+                                     0x3f803000, 0x007fffff, 0x00008000, 0x00018000};
     const uint32_t n_fixed = sizeof fixed / sizeof *fixed, r = (uint32_t)vq_rng_next(rng);
     if (i % 3 == 0)
         return fixed[r % n_fixed];
     if (i % 3 == 1)
-        return (r & 0xc7ffe000) | 0x38000000 | 0x1000;       /* halfway between two halves */
+        return (r & 0xc7ffe000) | 0x38000000 | 0x1000; /* halfway between two halves */
     return r;
 }
 
@@ -263,7 +262,7 @@ static void check_conversions(subject *s)
 {
     static uint16_t want[MOST];
     uint16_t *half = (uint16_t *)(void *)s->y;
-    if (s->n > 0)      /* so that the last half is the last thing before the guard page */
+    if (s->n > 0) /* so that the last half is the last thing before the guard page */
         half = (uint16_t *)(void *)((unsigned char *)(s->y + s->n) - s->n * sizeof *half);
     for (int round = 0; round < 20; round++) {
         for (uint32_t i = 0; i < s->n; i++) {
@@ -281,11 +280,13 @@ static void check_conversions(subject *s)
         s->k->bf16_to_f32(s->x, half, s->n);
         s->c->bf16_to_f32(s->w, half, s->n);
         for (uint32_t i = 0; i < s->n; i++)
-            CHECK((isnan(s->x[i]) && isnan(s->w[i])) || memcmp(s->x + i, s->w + i, 4) == 0, "bf16_to_f32(%04x)", half[i]);
+            CHECK((isnan(s->x[i]) && isnan(s->w[i])) || memcmp(s->x + i, s->w + i, 4) == 0, "bf16_to_f32(%04x)",
+                  half[i]);
         s->k->f16_to_f32(s->x, half, s->n);
         s->c->f16_to_f32(s->w, half, s->n);
         for (uint32_t i = 0; i < s->n; i++)
-            CHECK((isnan(s->x[i]) && isnan(s->w[i])) || memcmp(s->x + i, s->w + i, 4) == 0, "f16_to_f32(%04x)", half[i]);
+            CHECK((isnan(s->x[i]) && isnan(s->w[i])) || memcmp(s->x + i, s->w + i, 4) == 0, "f16_to_f32(%04x)",
+                  half[i]);
     }
 }
 
@@ -358,17 +359,17 @@ static void exp_sweep(void **state)
     }
 }
 
-#define CASE(check)                                                 \
-    {                                                               \
-        #check, all_tiers, NULL, NULL, (void *)(uintptr_t)(check)   \
+#define CASE(check)                                                                                                    \
+    {                                                                                                                  \
+#check, all_tiers, NULL, NULL, (void *)(uintptr_t)(check)                                                      \
     }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(check_rms_norm), CASE(check_add_and_scale), CASE(check_gates), CASE(check_max),
-        CASE(check_exp_sum),  CASE(check_dot),           CASE(check_rope),  CASE(check_conversions),
-        cmocka_unit_test(exp_sweep),
+        CASE(check_rms_norm), CASE(check_add_and_scale), CASE(check_gates),
+        CASE(check_max),      CASE(check_exp_sum),       CASE(check_dot),
+        CASE(check_rope),     CASE(check_conversions),   cmocka_unit_test(exp_sweep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@ enum { GUARD_PAGE = 4096 };
 
 typedef struct guard {
     unsigned char *map;
-    size_t n_bytes;            /* usable, between the guard pages */
+    size_t n_bytes; /* usable, between the guard pages */
 } guard;
 
 static inline guard guard_open(size_t n_bytes)
@@ -30,9 +30,6 @@ static inline void *guard_take(const guard *g, size_t n_bytes, bool at_end)
     return g->map + GUARD_PAGE + (at_end ? g->n_bytes - n_bytes : 0);
 }
 
-static inline void guard_close(guard *g)
-{
-    munmap(g->map, g->n_bytes + 2 * GUARD_PAGE);
-}
+static inline void guard_close(guard *g) { munmap(g->map, g->n_bytes + 2 * GUARD_PAGE); }
 
 #endif

@@ -7,10 +7,7 @@
 
 enum { LANES = 16 };
 
-static inline __mmask16 first_lanes(uint32_t n)
-{
-    return n >= LANES ? 0xffff : (__mmask16)((1u << n) - 1);
-}
+static inline __mmask16 first_lanes(uint32_t n) { return n >= LANES ? 0xffff : (__mmask16)((1u << n) - 1); }
 
 static inline __m512 exp_f32(__m512 x)
 {

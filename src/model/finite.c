@@ -1,0 +1,71 @@
+/* One NaN in a matrix reaches every logit, and int8 activations would hide it: values of float tensors and scales of
+ * quantised blocks are looked at once, when the model is opened (a read of the file at memory speed). */
+#include <string.h>
+
+#include "model/model.h"
+
+/* Where the f16 scales of a block lie. */
+typedef struct scale_places {
+    vq_type type;
+    uint32_t n, at[2];
+} scale_places;
+
+static const scale_places block_scales[] = {
+    {VQ_TYPE_Q4_0, 1, {0}},    {VQ_TYPE_Q4_1, 2, {0, 2}},   {VQ_TYPE_Q5_0, 1, {0}},   {VQ_TYPE_Q5_1, 2, {0, 2}},
+    {VQ_TYPE_Q8_0, 1, {0}},    {VQ_TYPE_Q2_K, 2, {80, 82}}, {VQ_TYPE_Q3_K, 1, {108}}, {VQ_TYPE_Q4_K, 2, {0, 2}},
+    {VQ_TYPE_Q5_K, 2, {0, 2}}, {VQ_TYPE_Q6_K, 1, {208}},    {VQ_TYPE_IQ4_NL, 1, {0}},
+};
+
+/* All-ones exponents among n numbers, `step` bytes apart.  Without a branch in the loop: nearly always there is none.
+ */
+static bool any_all_ones_u16(const uint8_t *p, uint64_t n, size_t step, uint16_t mask)
+{
+    unsigned found = 0;
+    for (uint64_t i = 0; i < n; i++, p += step) {
+        uint16_t bits;
+        memcpy(&bits, p, sizeof bits);
+        found |= (bits & mask) == mask;
+    }
+    return found;
+}
+
+static bool any_all_ones_f32(const uint8_t *p, uint64_t n)
+{
+    unsigned found = 0;
+    for (uint64_t i = 0; i < n; i++, p += sizeof(uint32_t)) {
+        uint32_t bits;
+        memcpy(&bits, p, sizeof bits);
+        found |= (bits & 0x7f800000) == 0x7f800000;
+    }
+    return found;
+}
+
+static bool is_finite(const vq_tensor *t)
+{
+    const uint8_t *data = t->data;
+    const uint16_t f16_mask = 0x7c00, bf16_mask = 0x7f80;
+    if (t->type == VQ_TYPE_F32)
+        return !any_all_ones_f32(data, t->n_bytes / 4);
+    if (t->type == VQ_TYPE_F16)
+        return !any_all_ones_u16(data, t->n_bytes / 2, 2, f16_mask);
+    if (t->type == VQ_TYPE_BF16)
+        return !any_all_ones_u16(data, t->n_bytes / 2, 2, bf16_mask);
+    for (size_t i = 0; i < sizeof block_scales / sizeof *block_scales; i++)
+        for (uint32_t j = 0; block_scales[i].type == t->type && j < block_scales[i].n; j++) {
+            const size_t step = vq_type_block_bytes(t->type);
+            if (any_all_ones_u16(data + block_scales[i].at[j], t->n_bytes / step, step, f16_mask))
+                return false;
+        }
+    return true;
+}
+
+vq_status vq_weights_check_finite(const vq_model *m, vq_error *err)
+{
+    for (uint64_t i = 0; i < vq_gguf_n_tensors(m->gguf); i++) {
+        const vq_tensor *t = vq_gguf_tensor_at(m->gguf, i);
+        if (!is_finite(t))
+            return vq_fail(err, VQ_ERR_NONFINITE, "tensor %.*s (%s) holds a NaN or an infinity", (int)t->name.n_bytes,
+                           t->name.at, vq_type_name(t->type));
+    }
+    return VQ_OK;
+}
