@@ -58,7 +58,4 @@ void vq_arena_free(vq_arena *arena)
     *arena = (vq_arena){0};
 }
 
-void vq_free(void *p)
-{
-    free(p);
-}
+void vq_free(void *p) { free(p); }

@@ -13,12 +13,12 @@
 
 #include "base/status.h"
 
-enum { VQ_ALIGN = 64 };    /* of every take */
+enum { VQ_ALIGN = 64 }; /* of every take */
 
 typedef struct vq_arena {
-    unsigned char *base;   /* NULL while measuring; owned, freed by vq_arena_free */
+    unsigned char *base; /* NULL while measuring; owned, freed by vq_arena_free */
     size_t at, n_bytes;
-    bool overflow;         /* a product did not fit; vq_arena_alloc then fails */
+    bool overflow; /* a product did not fit; vq_arena_alloc then fails */
 } vq_arena;
 
 /* n * each bytes, 64-byte aligned.  NULL while measuring.  Products are checked. */

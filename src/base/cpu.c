@@ -18,9 +18,9 @@ static uint64_t xcr0(void)
 static uint32_t detect(void)
 {
     enum { YMM_STATE = 0x6, ZMM_STATE = 0xe6 };
-    const uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;    /* leaf 1, ecx */
-    const uint32_t bmi1 = 1u << 3, avx2 = 1u << 5, bmi2 = 1u << 8;                         /* leaf 7, ebx */
-    const uint32_t f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;              /* leaf 7, ebx */
+    const uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;      /* leaf 1, ecx */
+    const uint32_t bmi1 = 1u << 3, avx2 = 1u << 5, bmi2 = 1u << 8;                           /* leaf 7, ebx */
+    const uint32_t f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;                /* leaf 7, ebx */
     const uint32_t vbmi = 1u << 1, vnni = 1u << 11, vpopcntdq = 1u << 14, popcnt = 1u << 23; /* leaf 7, ecx; leaf 1 */
 
     uint32_t a, b, c, d, b7, c7;
@@ -46,15 +46,9 @@ static uint32_t detect(void)
     return cpu;
 }
 #elif defined(__aarch64__)
-static uint32_t detect(void)
-{
-    return VQ_CPU_NEON; /* part of the base instruction set */
-}
+static uint32_t detect(void) { return VQ_CPU_NEON; /* part of the base instruction set */ }
 #else
-static uint32_t detect(void)
-{
-    return 0;
-}
+static uint32_t detect(void) { return 0; }
 #endif
 
 uint32_t vq_cpu_detect(void)

@@ -22,15 +22,9 @@ const uint8_t *vq_cursor_take(vq_cursor *c, uint64_t n_bytes)
     return p;
 }
 
-uint64_t vq_cursor_left(const vq_cursor *c)
-{
-    return (uint64_t)(c->end - c->at);
-}
+uint64_t vq_cursor_left(const vq_cursor *c) { return (uint64_t)(c->end - c->at); }
 
-uint64_t vq_cursor_offset(const vq_cursor *c)
-{
-    return (uint64_t)(c->at - c->start);
-}
+uint64_t vq_cursor_offset(const vq_cursor *c) { return (uint64_t)(c->at - c->start); }
 
 static uint64_t little_endian(const uint8_t *p, unsigned n)
 {
@@ -40,25 +34,13 @@ static uint64_t little_endian(const uint8_t *p, unsigned n)
     return x;
 }
 
-uint8_t vq_cursor_u8(vq_cursor *c)
-{
-    return (uint8_t)little_endian(vq_cursor_take(c, 1), 1);
-}
+uint8_t vq_cursor_u8(vq_cursor *c) { return (uint8_t)little_endian(vq_cursor_take(c, 1), 1); }
 
-uint16_t vq_cursor_u16(vq_cursor *c)
-{
-    return (uint16_t)little_endian(vq_cursor_take(c, 2), 2);
-}
+uint16_t vq_cursor_u16(vq_cursor *c) { return (uint16_t)little_endian(vq_cursor_take(c, 2), 2); }
 
-uint32_t vq_cursor_u32(vq_cursor *c)
-{
-    return (uint32_t)little_endian(vq_cursor_take(c, 4), 4);
-}
+uint32_t vq_cursor_u32(vq_cursor *c) { return (uint32_t)little_endian(vq_cursor_take(c, 4), 4); }
 
-uint64_t vq_cursor_u64(vq_cursor *c)
-{
-    return little_endian(vq_cursor_take(c, 8), 8);
-}
+uint64_t vq_cursor_u64(vq_cursor *c) { return little_endian(vq_cursor_take(c, 8), 8); }
 
 float vq_cursor_f32(vq_cursor *c)
 {

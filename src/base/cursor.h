@@ -13,7 +13,7 @@ typedef struct vq_cursor {
 } vq_cursor;
 
 vq_cursor vq_cursor_make(const void *bytes, size_t n_bytes);
-const uint8_t *vq_cursor_take(vq_cursor *c, uint64_t n_bytes);   /* NULL when fewer are left */
+const uint8_t *vq_cursor_take(vq_cursor *c, uint64_t n_bytes); /* NULL when fewer are left */
 uint64_t vq_cursor_left(const vq_cursor *c);
 uint64_t vq_cursor_offset(const vq_cursor *c);
 uint8_t vq_cursor_u8(vq_cursor *c);

@@ -34,8 +34,8 @@ vq_status vq_file_map_open(vq_file_map *out, const char *path, vq_error *err)
     if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
         if (p == MAP_FAILED) {
-            const vq_status status = vq_fail(err, VQ_ERR_IO, "%s: cannot map %lld bytes: %m", path,
-                                             (long long)st.st_size);
+            const vq_status status =
+                vq_fail(err, VQ_ERR_IO, "%s: cannot map %lld bytes: %m", path, (long long)st.st_size);
             close(fd);
             return status;
         }
@@ -58,9 +58,9 @@ enum { BUFFER_BYTES = 1 << 18 };
 
 struct vq_file_writer {
     int fd;
-    bool direct;      /* the target is a device or pipe: written in place, there is nothing to rename */
-    char *path;       /* the target, symbolic links resolved */
-    char *temp;       /* what is written until commit */
+    bool direct; /* the target is a device or pipe: written in place, there is nothing to rename */
+    char *path;  /* the target, symbolic links resolved */
+    char *temp;  /* what is written until commit */
     size_t n_held;
     unsigned char held[BUFFER_BYTES];
 };

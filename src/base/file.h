@@ -8,20 +8,20 @@
 #include "base/status.h"
 
 typedef struct vq_file_map {
-    const uint8_t *bytes;      /* NULL when the file is empty */
+    const uint8_t *bytes; /* NULL when the file is empty */
     size_t n_bytes;
 } vq_file_map;
 
 /* Maps a regular file read-only and shared.  Errors name the path. */
 vq_status vq_file_map_open(vq_file_map *out, const char *path, vq_error *err);
-void vq_file_map_close(vq_file_map *map);      /* also zeroed or NULL */
+void vq_file_map_close(vq_file_map *map); /* also zeroed or NULL */
 
 typedef struct vq_file_writer vq_file_writer;
 
 /* Writes go to "PATH.tmp-PID"; commit flushes, syncs and renames, abort (or close without commit) removes it. */
 vq_status vq_file_writer_open(vq_file_writer **out, const char *path, vq_error *err);
 vq_status vq_file_writer_write(vq_file_writer *w, const void *bytes, size_t n_bytes, vq_error *err);
-vq_status vq_file_writer_commit(vq_file_writer *w, vq_error *err);    /* frees w, also on failure */
+vq_status vq_file_writer_commit(vq_file_writer *w, vq_error *err); /* frees w, also on failure */
 void vq_file_writer_abort(vq_file_writer *w);
 
 #endif

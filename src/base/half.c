@@ -30,15 +30,15 @@ uint16_t vq_f16_from_f32(float x)
     const uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
     uint32_t h;
     if (a > 0x7f800000)
-        h = 0x7e00 | (a >> 13 & 0x3ff);                             /* NaN, made quiet */
+        h = 0x7e00 | (a >> 13 & 0x3ff); /* NaN, made quiet */
     else if (a >= 0x47800000)
-        h = 0x7c00;                                                 /* 65536 and more */
+        h = 0x7c00; /* 65536 and more */
     else if (a >= 0x38800000)
-        h = shift_round(a - 0x38000000, 13);                        /* a carry into the exponent is right, up to inf */
+        h = shift_round(a - 0x38000000, 13); /* a carry into the exponent is right, up to inf */
     else if (a >= 0x33000000)
         h = shift_round((a & 0x7fffff) | 0x800000, 126 - (a >> 23)); /* subnormal: units of 2^-24 */
     else
-        h = 0;                                                      /* less than half of the smallest */
+        h = 0; /* less than half of the smallest */
     return (uint16_t)(sign | h);
 }
 
@@ -69,7 +69,4 @@ uint16_t vq_bf16_from_f32(float x)
     return (uint16_t)shift_round(u, 16);
 }
 
-float vq_f32_from_bf16(uint16_t h)
-{
-    return float_of((uint32_t)h << 16);
-}
+float vq_f32_from_bf16(uint16_t h) { return float_of((uint32_t)h << 16); }

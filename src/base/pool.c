@@ -29,10 +29,10 @@ typedef struct worker {
 
 struct vq_pool {
     /* Each on its own cache line: all threads write `ticket`, the caller watches `undone`. */
-    _Alignas(LINE) _Atomic uint32_t ticket;      /* tasks of this run not yet taken */
-    _Alignas(LINE) _Atomic uint32_t undone;      /* tasks of this run not yet done; the caller sleeps on it */
-    _Alignas(LINE) _Atomic uint32_t wake;        /* workers sleep on it; raised for every run */
-    _Atomic uint32_t n_asleep;                   /* workers that sleep or are about to */
+    _Alignas(LINE) _Atomic uint32_t ticket; /* tasks of this run not yet taken */
+    _Alignas(LINE) _Atomic uint32_t undone; /* tasks of this run not yet done; the caller sleeps on it */
+    _Alignas(LINE) _Atomic uint32_t wake;   /* workers sleep on it; raised for every run */
+    _Atomic uint32_t n_asleep;              /* workers that sleep or are about to */
     _Atomic bool caller_asleep, closing;
 
     vq_task fn;
@@ -222,7 +222,4 @@ void vq_pool_close(vq_pool *pool)
     free(pool);
 }
 
-uint32_t vq_pool_n_threads(const vq_pool *pool)
-{
-    return pool ? pool->n_threads : 1;
-}
+uint32_t vq_pool_n_threads(const vq_pool *pool) { return pool ? pool->n_threads : 1; }

@@ -12,10 +12,7 @@ static uint64_t mix64(uint64_t z)
     return z ^ (z >> 31);
 }
 
-static uint64_t rotl(uint64_t x, unsigned k)
-{
-    return (x << k) | (x >> (64 - k));
-}
+static uint64_t rotl(uint64_t x, unsigned k) { return (x << k) | (x >> (64 - k)); }
 
 void vq_rng_seed(vq_rng *rng, uint64_t seed)
 {
@@ -40,10 +37,7 @@ uint64_t vq_rng_next(vq_rng *rng)
     return result;
 }
 
-double vq_rng_uniform(vq_rng *rng)
-{
-    return (double)(vq_rng_next(rng) >> 11) * 0x1p-53;
-}
+double vq_rng_uniform(vq_rng *rng) { return (double)(vq_rng_next(rng) >> 11) * 0x1p-53; }
 
 double vq_rng_normal(vq_rng *rng)
 {

@@ -11,8 +11,8 @@ typedef struct vq_rng {
 
 void vq_rng_seed(vq_rng *rng, uint64_t seed);
 uint64_t vq_rng_next(vq_rng *rng);
-double vq_rng_uniform(vq_rng *rng);      /* [0, 1), 53 bits */
-double vq_rng_normal(vq_rng *rng);       /* N(0, 1), Box-Muller, one value a call, no state kept */
+double vq_rng_uniform(vq_rng *rng); /* [0, 1), 53 bits */
+double vq_rng_normal(vq_rng *rng);  /* N(0, 1), Box-Muller, one value a call, no state kept */
 
 /* A hash of up to five words, for draws that must not depend on the order of evaluation. */
 uint64_t vq_hash64(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e);

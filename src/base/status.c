@@ -42,10 +42,7 @@ const char *vq_status_name(vq_status status)
     return i < VQ_N_STATUS && status_names[i] ? status_names[i] : "unknown status";
 }
 
-const char *vq_version(void)
-{
-    return VQ_VERSION;
-}
+const char *vq_version(void) { return VQ_VERSION; }
 
 /* Bytes of the well-formed UTF-8 character at p (Unicode 15, table 3-7) if it is printable, else 0.  Reading stops at
  * the first byte that does not fit, so never behind the NUL. */
@@ -53,8 +50,14 @@ static unsigned printable_length(const unsigned char *p)
 {
     if (p[0] < 0x80)
         return p[0] >= 0x20 && p[0] != 0x7f;
-    const unsigned n = p[0] >= 0xc2 && p[0] <= 0xdf ? 2 : (p[0] & 0xf0) == 0xe0 ? 3 : p[0] >= 0xf0 && p[0] <= 0xf4 ? 4 : 0;
-    const unsigned char low = p[0] == 0xc2 ? 0xa0 : p[0] == 0xe0 ? 0xa0 : p[0] == 0xf0 ? 0x90 : 0x80; /* no C1 controls */
+    const unsigned n = p[0] >= 0xc2 && p[0] <= 0xdf   ? 2
+                       : (p[0] & 0xf0) == 0xe0        ? 3
+                       : p[0] >= 0xf0 && p[0] <= 0xf4 ? 4
+                                                      : 0;
+    const unsigned char low = p[0] == 0xc2   ? 0xa0
+                              : p[0] == 0xe0 ? 0xa0
+                              : p[0] == 0xf0 ? 0x90
+                                             : 0x80; /* no C1 controls */
     const unsigned char high = p[0] == 0xed ? 0x9f : p[0] == 0xf4 ? 0x8f : 0xbf;
     for (unsigned i = 1; i < n; i++)
         if (p[i] < (i == 1 ? low : 0x80) || p[i] > (i == 1 ? high : 0xbf))

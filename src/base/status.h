@@ -11,11 +11,11 @@ vq_status vq_fail(vq_error *err, vq_status status, const char *format, ...) __at
 vq_status vq_fail_prefix(vq_error *err, vq_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-#define VQ_TRY(call)                         \
-    do {                                     \
-        const vq_status vq_try_ = (call);    \
-        if (vq_try_ != VQ_OK)                \
-            return vq_try_;                  \
+#define VQ_TRY(call)                                                                                                   \
+    do {                                                                                                               \
+        const vq_status vq_try_ = (call);                                                                              \
+        if (vq_try_ != VQ_OK)                                                                                          \
+            return vq_try_;                                                                                            \
     } while (0)
 
 #endif

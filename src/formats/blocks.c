@@ -10,10 +10,7 @@
 /* The code book of iq4_nl. */
 static const int8_t iq4_nl_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
-void vq_dequantize_f32(const void *src, float *out, uint64_t n)
-{
-    memcpy(out, src, n * sizeof *out);
-}
+void vq_dequantize_f32(const void *src, float *out, uint64_t n) { memcpy(out, src, n * sizeof *out); }
 
 void vq_dequantize_f16(const void *src, float *out, uint64_t n)
 {

@@ -66,40 +66,22 @@ void vq_gguf_close(vq_gguf *g)
     free(g);
 }
 
-const char *vq_gguf_path(const vq_gguf *g)
-{
-    return g->path;
-}
+const char *vq_gguf_path(const vq_gguf *g) { return g->path; }
 
-uint32_t vq_gguf_version(const vq_gguf *g)
-{
-    return g->version;
-}
+uint32_t vq_gguf_version(const vq_gguf *g) { return g->version; }
 
-uint64_t vq_gguf_file_bytes(const vq_gguf *g)
-{
-    return g->n_bytes;
-}
+uint64_t vq_gguf_file_bytes(const vq_gguf *g) { return g->n_bytes; }
 
-uint32_t vq_gguf_alignment(const vq_gguf *g)
-{
-    return g->alignment;
-}
+uint32_t vq_gguf_alignment(const vq_gguf *g) { return g->alignment; }
 
-uint64_t vq_gguf_n_values(const vq_gguf *g)
-{
-    return g->n_values;
-}
+uint64_t vq_gguf_n_values(const vq_gguf *g) { return g->n_values; }
 
 const vq_gguf_value *vq_gguf_value_at(const vq_gguf *g, uint64_t index)
 {
     return index < g->n_values ? &g->values[index] : NULL;
 }
 
-uint64_t vq_gguf_n_tensors(const vq_gguf *g)
-{
-    return g->n_tensors;
-}
+uint64_t vq_gguf_n_tensors(const vq_gguf *g) { return g->n_tensors; }
 
 const vq_tensor *vq_gguf_tensor_at(const vq_gguf *g, uint64_t index)
 {
@@ -144,9 +126,9 @@ const vq_tensor *vq_gguf_tensor(const vq_gguf *g, const char *name)
 /* ---- typed reads ---- */
 
 static const char *const kind_names[VQ_N_GGUF_KINDS] = {
-    [VQ_GGUF_U8] = "u8",     [VQ_GGUF_I8] = "i8",         [VQ_GGUF_U16] = "u16",     [VQ_GGUF_I16] = "i16",
-    [VQ_GGUF_U32] = "u32",   [VQ_GGUF_I32] = "i32",       [VQ_GGUF_F32] = "f32",     [VQ_GGUF_BOOL] = "bool",
-    [VQ_GGUF_STRING] = "string", [VQ_GGUF_ARRAY] = "array", [VQ_GGUF_U64] = "u64",   [VQ_GGUF_I64] = "i64",
+    [VQ_GGUF_U8] = "u8",         [VQ_GGUF_I8] = "i8",       [VQ_GGUF_U16] = "u16", [VQ_GGUF_I16] = "i16",
+    [VQ_GGUF_U32] = "u32",       [VQ_GGUF_I32] = "i32",     [VQ_GGUF_F32] = "f32", [VQ_GGUF_BOOL] = "bool",
+    [VQ_GGUF_STRING] = "string", [VQ_GGUF_ARRAY] = "array", [VQ_GGUF_U64] = "u64", [VQ_GGUF_I64] = "i64",
     [VQ_GGUF_F64] = "f64",
 };
 
@@ -156,10 +138,7 @@ static vq_status find_key(const vq_gguf *g, const char *key, const vq_gguf_value
     return *out ? VQ_OK : vq_fail(err, VQ_ERR_MISSING_KEY, "%s: key '%s' is missing", g->path, key);
 }
 
-static int shown(vq_str key)
-{
-    return key.n_bytes < 96 ? (int)key.n_bytes : 96; /* of a name in a message */
-}
+static int shown(vq_str key) { return key.n_bytes < 96 ? (int)key.n_bytes : 96; /* of a name in a message */ }
 
 static vq_status wrong_kind(const vq_gguf_value *v, const char *wanted, vq_error *err)
 {
@@ -181,13 +160,34 @@ vq_status vq_gguf_read_u32(const vq_gguf_value *v, uint32_t *out, vq_error *err)
     } raw = {0};
     int64_t x;
     switch (v->kind) {
-    case VQ_GGUF_U8: memcpy(&raw, v->raw, 1); x = raw.u8; break;
-    case VQ_GGUF_I8: memcpy(&raw, v->raw, 1); x = raw.i8; break;
-    case VQ_GGUF_U16: memcpy(&raw, v->raw, 2); x = raw.u16; break;
-    case VQ_GGUF_I16: memcpy(&raw, v->raw, 2); x = raw.i16; break;
-    case VQ_GGUF_U32: memcpy(&raw, v->raw, 4); x = raw.u32; break;
-    case VQ_GGUF_I32: memcpy(&raw, v->raw, 4); x = raw.i32; break;
-    case VQ_GGUF_I64: memcpy(&raw, v->raw, 8); x = raw.i64; break;
+    case VQ_GGUF_U8:
+        memcpy(&raw, v->raw, 1);
+        x = raw.u8;
+        break;
+    case VQ_GGUF_I8:
+        memcpy(&raw, v->raw, 1);
+        x = raw.i8;
+        break;
+    case VQ_GGUF_U16:
+        memcpy(&raw, v->raw, 2);
+        x = raw.u16;
+        break;
+    case VQ_GGUF_I16:
+        memcpy(&raw, v->raw, 2);
+        x = raw.i16;
+        break;
+    case VQ_GGUF_U32:
+        memcpy(&raw, v->raw, 4);
+        x = raw.u32;
+        break;
+    case VQ_GGUF_I32:
+        memcpy(&raw, v->raw, 4);
+        x = raw.i32;
+        break;
+    case VQ_GGUF_I64:
+        memcpy(&raw, v->raw, 8);
+        x = raw.i64;
+        break;
     case VQ_GGUF_U64:
         memcpy(&raw, v->raw, 8);
         if (raw.u64 > INT64_MAX)
@@ -198,8 +198,8 @@ vq_status vq_gguf_read_u32(const vq_gguf_value *v, uint32_t *out, vq_error *err)
     default: return wrong_kind(v, "an integer", err);
     }
     if (x < 0 || x > UINT32_MAX)
-        return vq_fail(err, VQ_ERR_VALUE, "key '%.*s' is %lld, outside 0 .. %u", shown(v->key), v->key.at,
-                       (long long)x, UINT32_MAX);
+        return vq_fail(err, VQ_ERR_VALUE, "key '%.*s' is %lld, outside 0 .. %u", shown(v->key), v->key.at, (long long)x,
+                       UINT32_MAX);
     *out = (uint32_t)x;
     return VQ_OK;
 }

@@ -14,19 +14,19 @@ typedef struct gguf_name {
 
 struct vq_gguf {
     char *path;
-    vq_file_map map;              /* zeroed when the caller keeps the bytes */
+    vq_file_map map; /* zeroed when the caller keeps the bytes */
     const uint8_t *bytes;
     size_t n_bytes;
     uint32_t version, alignment;
 
     uint64_t n_values;
-    vq_gguf_value *values;        /* [n_values] */
-    vq_str *strings;              /* [n_values], what .strings of a single string points to */
-    gguf_name *keys;              /* [n_values], sorted */
+    vq_gguf_value *values; /* [n_values] */
+    vq_str *strings;       /* [n_values], what .strings of a single string points to */
+    gguf_name *keys;       /* [n_values], sorted */
 
     uint64_t n_tensors;
-    vq_tensor *tensors;           /* [n_tensors] */
-    gguf_name *names;             /* [n_tensors], sorted */
+    vq_tensor *tensors; /* [n_tensors] */
+    gguf_name *names;   /* [n_tensors], sorted */
 };
 
 /* Fills everything below n_bytes from the bytes.  On failure what it has allocated stays in the object for

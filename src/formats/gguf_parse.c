@@ -25,15 +25,15 @@
 
 enum {
     DEFAULT_ALIGNMENT = 32,
-    MIN_ALIGNMENT = 8,             /* the format demands a multiple of 8 */
+    MIN_ALIGNMENT = 8, /* the format demands a multiple of 8 */
     MAX_ALIGNMENT = 1 << 20,
-    MAX_KEY_BYTES = 65535,         /* both limits are the format's */
+    MAX_KEY_BYTES = 65535, /* both limits are the format's */
     MAX_NAME_BYTES = 64,
-    MAX_VALUES = 1 << 20,          /* real files have some dozens and some thousands */
+    MAX_VALUES = 1 << 20, /* real files have some dozens and some thousands */
     MAX_TENSORS = 1 << 20,
-    MIN_VALUE_BYTES = 8 + 4 + 1,   /* of a record in the file */
+    MIN_VALUE_BYTES = 8 + 4 + 1, /* of a record in the file */
     MIN_TENSOR_BYTES = 8 + 4 + 8 + 4 + 8,
-    ABSURD_BYTES = 1 << 30,        /* see too_many_bytes */
+    ABSURD_BYTES = 1 << 30, /* see too_many_bytes */
 };
 
 typedef unsigned long long ull;
@@ -45,16 +45,10 @@ static const uint8_t kind_bytes[VQ_N_GGUF_KINDS] = {
 };
 
 /* A claim beyond the end of the file: a small one looks like a cut file, a huge one like a forged number. */
-static vq_status too_many_bytes(uint64_t n_bytes)
-{
-    return n_bytes > ABSURD_BYTES ? VQ_ERR_LIMIT : VQ_ERR_TRUNCATED;
-}
+static vq_status too_many_bytes(uint64_t n_bytes) { return n_bytes > ABSURD_BYTES ? VQ_ERR_LIMIT : VQ_ERR_TRUNCATED; }
 
 /* How much of a name goes into a message: a long one must not push out what is wrong. */
-static int shown(vq_str name)
-{
-    return name.n_bytes < 96 ? (int)name.n_bytes : 96;
-}
+static int shown(vq_str name) { return name.n_bytes < 96 ? (int)name.n_bytes : 96; }
 
 /* ---- keys and values ---- */
 
@@ -87,8 +81,8 @@ static vq_status check_bools(const vq_gguf_value *v, vq_error *err)
     const uint8_t *b = v->raw;
     for (uint64_t i = 0; i < v->n; i++)
         if (b[i] > 1)
-            return vq_fail(err, VQ_ERR_VALUE, "key '%.*s' holds a bool of %u, must be 0 or 1", shown(v->key),
-                           v->key.at, b[i]);
+            return vq_fail(err, VQ_ERR_VALUE, "key '%.*s' holds a bool of %u, must be 0 or 1", shown(v->key), v->key.at,
+                           b[i]);
     return VQ_OK;
 }
 
@@ -345,8 +339,8 @@ static vq_status place_tensors(vq_gguf *g, uint64_t start, data_range *ranges, v
         if (offset > room)
             return vq_fail(err, VQ_ERR_BOUNDS,
                            "tensor '%.*s': offset %llu lies %llu bytes past the end of the data (%llu bytes); the file "
-                           "is cut or the offset wrong", n_name, t->name.at, (ull)offset, (ull)(offset - room),
-                           (ull)room);
+                           "is cut or the offset wrong",
+                           n_name, t->name.at, (ull)offset, (ull)(offset - room), (ull)room);
         if (t->n_bytes > room - offset)
             return vq_fail(err, VQ_ERR_BOUNDS,
                            "tensor '%.*s': %llu bytes at offset %llu, of which %llu are missing in the file", n_name,
@@ -358,9 +352,10 @@ static vq_status place_tensors(vq_gguf *g, uint64_t start, data_range *ranges, v
     for (uint64_t i = 1; i < g->n_tensors; i++) {
         const vq_tensor *a = &g->tensors[ranges[i - 1].index], *b = &g->tensors[ranges[i].index];
         if (ranges[i - 1].from + a->n_bytes > ranges[i].from)
-            return vq_fail(err, VQ_ERR_OVERLAP, "tensors '%.*s' (offset %llu, %llu bytes) and '%.*s' (offset %llu) overlap",
-                           shown(a->name), a->name.at, (ull)ranges[i - 1].from, (ull)a->n_bytes,
-                           shown(b->name), b->name.at, (ull)ranges[i].from);
+            return vq_fail(err, VQ_ERR_OVERLAP,
+                           "tensors '%.*s' (offset %llu, %llu bytes) and '%.*s' (offset %llu) overlap", shown(a->name),
+                           a->name.at, (ull)ranges[i - 1].from, (ull)a->n_bytes, shown(b->name), b->name.at,
+                           (ull)ranges[i].from);
     }
     return VQ_OK;
 }

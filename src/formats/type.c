@@ -5,7 +5,8 @@
 typedef struct type_row {
     const char *name;
     uint32_t block_len, block_bytes;
-    vq_dequantize_fn dequantize;   /* NULL: a type of the format that this library does not read; the name is for messages */
+    vq_dequantize_fn
+        dequantize; /* NULL: a type of the format that this library does not read; the name is for messages */
 } type_row;
 
 static const type_row types[VQ_N_TYPES] = {
@@ -57,25 +58,13 @@ const char *vq_type_name(vq_type type)
     return i < VQ_N_TYPES && types[i].name ? types[i].name : "?";
 }
 
-bool vq_type_known(uint32_t type)
-{
-    return type < VQ_N_TYPES && types[type].dequantize;
-}
+bool vq_type_known(uint32_t type) { return type < VQ_N_TYPES && types[type].dequantize; }
 
-uint32_t vq_type_block_len(vq_type type)
-{
-    return types[type].block_len;
-}
+uint32_t vq_type_block_len(vq_type type) { return types[type].block_len; }
 
-uint32_t vq_type_block_bytes(vq_type type)
-{
-    return types[type].block_bytes;
-}
+uint32_t vq_type_block_bytes(vq_type type) { return types[type].block_bytes; }
 
-size_t vq_type_row_bytes(vq_type type, uint64_t n)
-{
-    return n / types[type].block_len * types[type].block_bytes;
-}
+size_t vq_type_row_bytes(vq_type type, uint64_t n) { return n / types[type].block_len * types[type].block_bytes; }
 
 void vq_type_dequantize(vq_type type, const void *src, float *out, uint64_t n)
 {

@@ -28,15 +28,9 @@ static void put(bytes *b, const void *from, size_t n)
     b->n += n;
 }
 
-static void put_u32(bytes *b, uint32_t x)
-{
-    put(b, &x, sizeof x);
-}
+static void put_u32(bytes *b, uint32_t x) { put(b, &x, sizeof x); }
 
-static void put_u64(bytes *b, uint64_t x)
-{
-    put(b, &x, sizeof x);
-}
+static void put_u64(bytes *b, uint64_t x) { put(b, &x, sizeof x); }
 
 static void put_str(bytes *b, const char *text)
 {
@@ -69,60 +63,27 @@ void gguf_add_raw(gguf_writer *w, const char *key, uint32_t kind, const void *va
     w->n_values++;
 }
 
-void gguf_add_u8(gguf_writer *w, const char *key, uint8_t x)
-{
-    gguf_add_raw(w, key, VQ_GGUF_U8, &x, sizeof x);
-}
+void gguf_add_u8(gguf_writer *w, const char *key, uint8_t x) { gguf_add_raw(w, key, VQ_GGUF_U8, &x, sizeof x); }
 
-void gguf_add_i8(gguf_writer *w, const char *key, int8_t x)
-{
-    gguf_add_raw(w, key, VQ_GGUF_I8, &x, sizeof x);
-}
+void gguf_add_i8(gguf_writer *w, const char *key, int8_t x) { gguf_add_raw(w, key, VQ_GGUF_I8, &x, sizeof x); }
 
-void gguf_add_u16(gguf_writer *w, const char *key, uint16_t x)
-{
-    gguf_add_raw(w, key, VQ_GGUF_U16, &x, sizeof x);
-}
+void gguf_add_u16(gguf_writer *w, const char *key, uint16_t x) { gguf_add_raw(w, key, VQ_GGUF_U16, &x, sizeof x); }
 
-void gguf_add_i16(gguf_writer *w, const char *key, int16_t x)
-{
-    gguf_add_raw(w, key, VQ_GGUF_I16, &x, sizeof x);
-}
+void gguf_add_i16(gguf_writer *w, const char *key, int16_t x) { gguf_add_raw(w, key, VQ_GGUF_I16, &x, sizeof x); }
 
-void gguf_add_u32(gguf_writer *w, const char *key, uint32_t x)
-{
-    gguf_add_raw(w, key, VQ_GGUF_U32, &x, sizeof x);
-}
+void gguf_add_u32(gguf_writer *w, const char *key, uint32_t x) { gguf_add_raw(w, key, VQ_GGUF_U32, &x, sizeof x); }
 
-void gguf_add_i32(gguf_writer *w, const char *key, int32_t x)
-{
-    gguf_add_raw(w, key, VQ_GGUF_I32, &x, sizeof x);
-}
+void gguf_add_i32(gguf_writer *w, const char *key, int32_t x) { gguf_add_raw(w, key, VQ_GGUF_I32, &x, sizeof x); }
 
-void gguf_add_u64(gguf_writer *w, const char *key, uint64_t x)
-{
-    gguf_add_raw(w, key, VQ_GGUF_U64, &x, sizeof x);
-}
+void gguf_add_u64(gguf_writer *w, const char *key, uint64_t x) { gguf_add_raw(w, key, VQ_GGUF_U64, &x, sizeof x); }
 
-void gguf_add_i64(gguf_writer *w, const char *key, int64_t x)
-{
-    gguf_add_raw(w, key, VQ_GGUF_I64, &x, sizeof x);
-}
+void gguf_add_i64(gguf_writer *w, const char *key, int64_t x) { gguf_add_raw(w, key, VQ_GGUF_I64, &x, sizeof x); }
 
-void gguf_add_f32(gguf_writer *w, const char *key, float x)
-{
-    gguf_add_raw(w, key, VQ_GGUF_F32, &x, sizeof x);
-}
+void gguf_add_f32(gguf_writer *w, const char *key, float x) { gguf_add_raw(w, key, VQ_GGUF_F32, &x, sizeof x); }
 
-void gguf_add_f64(gguf_writer *w, const char *key, double x)
-{
-    gguf_add_raw(w, key, VQ_GGUF_F64, &x, sizeof x);
-}
+void gguf_add_f64(gguf_writer *w, const char *key, double x) { gguf_add_raw(w, key, VQ_GGUF_F64, &x, sizeof x); }
 
-void gguf_add_bool(gguf_writer *w, const char *key, bool x)
-{
-    gguf_add_raw(w, key, VQ_GGUF_BOOL, x ? "\1" : "\0", 1);
-}
+void gguf_add_bool(gguf_writer *w, const char *key, bool x) { gguf_add_raw(w, key, VQ_GGUF_BOOL, x ? "\1" : "\0", 1); }
 
 void gguf_add_str(gguf_writer *w, const char *key, const char *text)
 {

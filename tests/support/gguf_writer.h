@@ -15,13 +15,13 @@
 #include "veloxquant/gguf.h"
 
 typedef struct gguf_buffer {
-    uint8_t *bytes;            /* aligned for vq_gguf_open_memory; freed with free() */
+    uint8_t *bytes; /* aligned for vq_gguf_open_memory; freed with free() */
     size_t n_bytes;
 } gguf_buffer;
 
 typedef struct gguf_writer gguf_writer;
 
-gguf_writer *gguf_writer_new(uint32_t alignment);       /* 32 is the format's default; another one becomes a key */
+gguf_writer *gguf_writer_new(uint32_t alignment); /* 32 is the format's default; another one becomes a key */
 
 void gguf_add_u8(gguf_writer *w, const char *key, uint8_t x);
 void gguf_add_i8(gguf_writer *w, const char *key, int8_t x);

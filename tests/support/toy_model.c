@@ -13,17 +13,12 @@ static const struct {
     bool spm;
     const char *pre;
 } families[N_TOY_FAMILIES] = {
-    [TOY_LLAMA] = {"llama", "llama", false, "smollm"},
-    [TOY_MISTRAL] = {"mistral", "llama", true, "default"},
-    [TOY_QWEN2] = {"qwen2", "qwen2", false, "qwen2"},
-    [TOY_QWEN3] = {"qwen3", "qwen3", false, "qwen2"},
+    [TOY_LLAMA] = {"llama", "llama", false, "smollm"},    [TOY_MISTRAL] = {"mistral", "llama", true, "default"},
+    [TOY_QWEN2] = {"qwen2", "qwen2", false, "qwen2"},     [TOY_QWEN3] = {"qwen3", "qwen3", false, "qwen2"},
     [TOY_GEMMA3] = {"gemma3", "gemma3", true, "default"},
 };
 
-const char *toy_family_name(toy_family family)
-{
-    return families[family].name;
-}
+const char *toy_family_name(toy_family family) { return families[family].name; }
 
 void toy_params_init(toy_params *p, toy_family family)
 {
@@ -51,8 +46,8 @@ enum { PIECE_BYTES = 24 };
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, UNUSED = 5, BYTE = 6 };
 
 static const char *const bpe_merges[] = {"t h", "\xc4\xa0 t", "h e", "\xc4\xa0 a", "i n", "\xc4\xa0t he"};
-static const char *const spm_pieces[] = {"\xe2\x96\x81", "\xe2\x96\x81t", "th", "he", "\xe2\x96\x81the", "in", "e", "t",
-                                         "a", "h", "i", "n", "o", "s"};
+static const char *const spm_pieces[] = {
+    "\xe2\x96\x81", "\xe2\x96\x81t", "th", "he", "\xe2\x96\x81the", "in", "e", "t", "a", "h", "i", "n", "o", "s"};
 
 /* The printable character that stands for a byte in a byte-level vocabulary: the printable ones of Latin-1 stand for
  * themselves, the others are U+0100 and up in order. */
@@ -215,10 +210,7 @@ static void add_matrix(maker *m, const char *name, uint32_t n_in, uint32_t n_out
     add_random(m, name, n_in, n_out, 0, 1 / sqrt(n_in)); /* keeps the size of what it multiplies */
 }
 
-static void add_norm(maker *m, const char *name, uint32_t n)
-{
-    add_random(m, name, n, 0, 1, 0.1);
-}
+static void add_norm(maker *m, const char *name, uint32_t n) { add_random(m, name, n, 0, 1, 0.1); }
 
 static void add_layer(maker *m)
 {
