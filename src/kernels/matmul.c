@@ -3,15 +3,14 @@
 #include "kernels/matmul_tier.h"
 
 #include <assert.h>
-#include <string.h>
+
+#include "base/cpu.h"
 
 enum {
-    ROWS = 32, /* of a tile; parts begin at multiples of it */
-    TASK_BYTES =
-        48 * 1024, /* of weights, at least, in a task of one token: about 5 us of work against 0.2 us to hand it out */
-    TASKS_PER_THREAD = 8, /* at most: enough to even out a thread that is held up */
-    TOKENS = 64,          /* fewest of a part of a prompt: unpacking the weights of a tile costs about 8 tokens */
-    PREPARE_TOKENS = 8,   /* of a task of vq_matmul_prepare */
+    ROWS = 32,               /* of a tile; parts begin at multiples of it */
+    TASK_PRODUCTS = 1 << 17, /* fewest of a task: 5 us of one token, 1 us of a prompt, against 0.2 us to hand it out */
+    TASKS_PER_THREAD = 8,    /* enough to even out a thread that is held up */
+    CUT_GROUPS = 12,         /* fewest of a part of a prompt: unpacking a tile costs as much as two groups */
 };
 
 const vq_matmul_traits vq_matmul_traits_of[VQ_N_TYPES] = {
@@ -47,89 +46,50 @@ static size_t round_up(size_t n, size_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Byte offsets of the parts of n_tokens prepared inputs. */
-typedef struct act_layout {
-    uint32_t n_blocks;
-    size_t d, sums, n_bytes;
-} act_layout;
-
-static act_layout lay_out(uint32_t n_in, uint32_t n_tokens, bool exact)
-{
-    act_layout l = {.n_blocks = n_in / VQ_MATMUL_BLOCK + (n_in % VQ_MATMUL_BLOCK != 0)};
-    if (exact) {
-        l.n_bytes = round_up((size_t)n_in * n_tokens * sizeof(float), 64);
-        return l;
-    }
-    const size_t n_blocks = (size_t)l.n_blocks * n_tokens;
-    l.d = round_up(n_blocks * VQ_MATMUL_BLOCK, 64);
-    l.sums = l.d + round_up(n_blocks * sizeof(float), 64);
-    l.n_bytes = l.sums + round_up(n_blocks * 2 * sizeof(int16_t), 64);
-    return l;
-}
-
-static vq_matmul_act view(const void *act, uint32_t n_in, uint32_t n_tokens, bool exact)
-{
-    const act_layout l = lay_out(n_in, n_tokens, exact);
-    const char *at = act;
-    if (exact)
-        return (vq_matmul_act){.n_in = n_in, .n_blocks = l.n_blocks, .x = act};
-    return (vq_matmul_act){.n_in = n_in,
-                           .n_blocks = l.n_blocks,
-                           .code_stride = (size_t)l.n_blocks * VQ_MATMUL_BLOCK,
-                           .codes = act,
-                           .d = (const float *)(const void *)(at + l.d),
-                           .sums = (const int16_t *)(const void *)(at + l.sums)};
-}
-
 size_t vq_matmul_act_bytes(uint32_t n_in, uint32_t n_tokens, bool exact)
 {
-    return lay_out(n_in, n_tokens, exact).n_bytes;
+    const size_t n_full = n_tokens / VQ_MATMUL_GROUP, group = vq_matmul_group_bytes(n_in, exact);
+    return round_up(n_full * group + n_tokens % VQ_MATMUL_GROUP * (group / VQ_MATMUL_GROUP), 64);
 }
 
 typedef struct prepare_args {
     const vq_matmul_tier *tier;
     const float *x;
-    int8_t *codes;
-    float *d;
-    int16_t *sums;
-    uint32_t n_in, n_blocks, n_tokens;
+    uint8_t *groups;
+    uint32_t n_in, n_tokens;
+    bool exact;
 } prepare_args;
 
+/* Index: of the group. */
 static void prepare_task(void *arg, uint32_t index, uint32_t thread)
 {
     const prepare_args *a = arg;
-    const uint32_t first = index * PREPARE_TOKENS;
-    const uint32_t n = a->n_tokens - first < PREPARE_TOKENS ? a->n_tokens - first : PREPARE_TOKENS;
+    const uint32_t first = index * VQ_MATMUL_GROUP, left = a->n_tokens - first;
+    const uint32_t n = left < VQ_MATMUL_GROUP ? left : VQ_MATMUL_GROUP;
+    uint8_t *group = a->groups + index * vq_matmul_group_bytes(a->n_in, a->exact);
     (void)thread;
-    for (size_t t = first; t < first + n; t++)
-        a->tier->quantize(a->x + t * a->n_in, a->n_in, a->codes + t * a->n_blocks * VQ_MATMUL_BLOCK,
-                          a->d + t * a->n_blocks, a->sums + t * a->n_blocks * 2);
+    for (uint32_t t = 0; t < n; t++) {
+        const float *x = a->x + (size_t)(first + t) * a->n_in;
+        float *out = (float *)(void *)group + t;
+        if (!a->exact)
+            a->tier->quantize(group, n, t, x, a->n_in);
+        else
+            for (size_t i = 0; i < a->n_in; i++)
+                out[i * n] = x[i];
+    }
 }
 
 void vq_matmul_prepare(const vq_matmul_kernels *k, vq_pool *pool, void *act, const float *x, uint32_t n_in,
                        uint32_t n_tokens, bool exact)
 {
-    if (exact) {
-        memcpy(act, x, (size_t)n_in * n_tokens * sizeof *x);
-        return;
-    }
-    const act_layout l = lay_out(n_in, n_tokens, exact);
-    char *at = act;
-    prepare_args a = {.tier = k->tier,
-                      .x = x,
-                      .codes = act,
-                      .d = (float *)(void *)(at + l.d),
-                      .sums = (int16_t *)(void *)(at + l.sums),
-                      .n_in = n_in,
-                      .n_blocks = l.n_blocks,
-                      .n_tokens = n_tokens};
-    const uint32_t n_tasks = n_tokens / PREPARE_TOKENS + (n_tokens % PREPARE_TOKENS != 0);
+    prepare_args a = {.tier = k->tier, .x = x, .groups = act, .n_in = n_in, .n_tokens = n_tokens, .exact = exact};
+    const uint32_t n_tasks = n_tokens / VQ_MATMUL_GROUP + (n_tokens % VQ_MATMUL_GROUP != 0);
     vq_pool_run(n_tasks > 1 ? pool : NULL, n_tasks, prepare_task, &a);
 }
 
-/* Task i of a job: row piece i / n_cuts of rows_each rows, token piece i % n_cuts. */
+/* Task first_task + i of a job: rows from i / n_cuts * rows_each, token groups from i % n_cuts * groups_each. */
 typedef struct split {
-    uint32_t rows_each, n_row_pieces, n_cuts, first_task;
+    uint32_t rows_each, groups_each, n_cuts, n_tasks, first_task;
 } split;
 
 typedef struct run_args {
@@ -137,10 +97,14 @@ typedef struct run_args {
     const vq_matmul_job *jobs;
     vq_matmul_act act;
     split splits[VQ_MATMUL_JOBS];
-    uint32_t n_jobs, n_tokens;
-    bool exact;
+    uint32_t n_jobs;
     char *scratch;
 } run_args;
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
 
 static void run_task(void *arg, uint32_t index, uint32_t thread)
 {
@@ -150,41 +114,41 @@ static void run_task(void *arg, uint32_t index, uint32_t thread)
         j++;
     const split *s = &a->splits[j];
     const vq_matmul_job *job = &a->jobs[j];
-    const uint32_t piece = (index - s->first_task) / s->n_cuts, cut = (index - s->first_task) % s->n_cuts;
-    const uint32_t row = piece * s->rows_each, left = job->w->n_out - row;
+    const uint32_t row = (index - s->first_task) / s->n_cuts * s->rows_each;
+    const uint32_t token = (index - s->first_task) % s->n_cuts * s->groups_each * VQ_MATMUL_GROUP;
     const vq_matmul_part part = {.w = job->w,
                                  .act = &a->act,
-                                 .exact = a->exact,
                                  .row = row,
-                                 .row_end = row + (left < s->rows_each ? left : s->rows_each),
-                                 .token = (uint32_t)((uint64_t)a->n_tokens * cut / s->n_cuts),
-                                 .token_end = (uint32_t)((uint64_t)a->n_tokens * (cut + 1) / s->n_cuts),
+                                 .row_end = row + least(s->rows_each, job->w->n_out - row),
+                                 .token = token,
+                                 .token_end = token + least(s->groups_each * VQ_MATMUL_GROUP, a->act.n_tokens - token),
                                  .out = job->out,
                                  .out_stride = job->out_stride};
     a->tier->run(&part, a->scratch + (size_t)thread * VQ_MATMUL_SCRATCH);
 }
 
-static split split_job(const vq_matmul_job *job, uint32_t n_tokens, uint32_t n_threads)
+/* How a job is cut.  Whole rows of tiles first; a matrix of few rows is also cut by tokens. */
+static split split_job(const vq_matrix *w, uint32_t n_tokens, uint32_t n_threads)
 {
-    const uint32_t n_tiles = job->w->n_out / ROWS + (job->w->n_out % ROWS != 0);
-    const size_t tile_bytes = ROWS * vq_matmul_row_bytes(job->w->type, job->w->n_in);
-    uint32_t tiles_each = 1, n_cuts = 1;
+    const uint32_t n_tiles = w->n_out / ROWS + (w->n_out % ROWS != 0);
+    const uint32_t n_groups = n_tokens / VQ_MATMUL_GROUP + (n_tokens % VQ_MATMUL_GROUP != 0);
+    const uint32_t most = n_threads * TASKS_PER_THREAD;
+    uint32_t tiles_each = n_tiles, n_cuts = 1;
 
-    if (n_threads == 1) {
-        tiles_each = n_tiles;
-    } else if ((uint64_t)n_tokens * tile_bytes < TASK_BYTES || n_tiles >= n_threads * TASKS_PER_THREAD) {
-        const size_t fewest = TASK_BYTES / (tile_bytes * n_tokens + 1) + 1;
-        const uint32_t most = n_threads * TASKS_PER_THREAD;
-        tiles_each = n_tiles / most + (n_tiles % most != 0);
+    if (n_threads > 1) {
+        const uint64_t fewest = TASK_PRODUCTS / ((uint64_t)ROWS * n_tokens * w->n_in + 1) + 1;
+        tiles_each = n_tiles / most;
         if (tiles_each < fewest)
             tiles_each = fewest < n_tiles ? (uint32_t)fewest : n_tiles;
-    } else if (n_tokens >= 2 * TOKENS) {
-        n_cuts = (n_threads * TASKS_PER_THREAD + n_tiles - 1) / n_tiles;
-        if (n_cuts > n_tokens / TOKENS)
-            n_cuts = n_tokens / TOKENS;
+        if (n_tiles < most && n_groups >= 2 * CUT_GROUPS)
+            n_cuts = least((most + n_tiles - 1) / n_tiles, n_groups / CUT_GROUPS);
     }
-    return (split){
-        .rows_each = tiles_each * ROWS, .n_row_pieces = (n_tiles + tiles_each - 1) / tiles_each, .n_cuts = n_cuts};
+    const uint32_t groups_each = (n_groups + n_cuts - 1) / n_cuts;
+    n_cuts = (n_groups + groups_each - 1) / groups_each;
+    return (split){.rows_each = tiles_each * ROWS,
+                   .groups_each = groups_each,
+                   .n_cuts = n_cuts,
+                   .n_tasks = (n_tiles + tiles_each - 1) / tiles_each * n_cuts};
 }
 
 void vq_matmul_many(const vq_matmul_kernels *k, vq_pool *pool, const vq_matmul_job *jobs, uint32_t n_jobs,
@@ -193,20 +157,22 @@ void vq_matmul_many(const vq_matmul_kernels *k, vq_pool *pool, const vq_matmul_j
     assert(n_jobs <= VQ_MATMUL_JOBS);
     if (n_jobs == 0 || n_tokens == 0)
         return;
+    const uint32_t n_in = jobs[0].w->n_in;
     run_args a = {.tier = k->tier,
                   .jobs = jobs,
-                  .act = view(act, jobs[0].w->n_in, n_tokens, exact),
                   .n_jobs = n_jobs,
-                  .n_tokens = n_tokens,
-                  .exact = exact,
-                  .scratch = scratch};
-    const uint32_t n_threads = vq_pool_n_threads(pool);
+                  .scratch = scratch,
+                  .act = {.n_in = n_in,
+                          .n_blocks = n_in / VQ_MATMUL_BLOCK + (n_in % VQ_MATMUL_BLOCK != 0),
+                          .n_tokens = n_tokens,
+                          .exact = exact,
+                          .groups = act}};
     uint32_t n_tasks = 0;
     for (uint32_t j = 0; j < n_jobs; j++) {
-        assert(vq_matmul_supports(jobs[j].w->type, jobs[j].w->n_in) && jobs[j].w->n_in == jobs[0].w->n_in);
-        a.splits[j] = split_job(&jobs[j], n_tokens, n_threads);
+        assert(vq_matmul_supports(jobs[j].w->type, n_in) && jobs[j].w->n_in == n_in && jobs[j].w->n_out > 0);
+        a.splits[j] = split_job(jobs[j].w, n_tokens, vq_pool_n_threads(pool));
         a.splits[j].first_task = n_tasks;
-        n_tasks += a.splits[j].n_row_pieces * a.splits[j].n_cuts;
+        n_tasks += a.splits[j].n_tasks;
     }
     vq_pool_run(n_tasks > 1 ? pool : NULL, n_tasks, run_task, &a);
 }
@@ -226,4 +192,8 @@ size_t vq_matmul_scratch_bytes(uint32_t n_threads)
 void vq_matmul_kernels_init(vq_matmul_kernels *k, uint32_t cpu)
 {
     *k = (vq_matmul_kernels){.cpu = cpu, .tier = &vq_matmul_tier_c};
+#if defined(__x86_64__)
+    if (cpu & VQ_CPU_AVX512)
+        k->tier = &vq_matmul_tier_avx512;
+#endif
 }

@@ -10,7 +10,7 @@
 
 #include "base/half.h"
 
-enum { BLOCK = VQ_MATMUL_BLOCK, LANES = 8, TOKENS = 16 };
+enum { BLOCK = VQ_MATMUL_BLOCK, LANES = 8 };
 
 /* One block of a row: codes less their offset, scales and minima of its halves (both the same when it has but one). */
 typedef struct block {
@@ -174,29 +174,49 @@ static const unpack_fn unpacks[VQ_N_TYPES] = {
     [VQ_TYPE_Q5_K] = unpack_q5_k, [VQ_TYPE_Q6_K] = unpack_q6_k,
 };
 
-static void quantize(const float *x, uint32_t n_in, int8_t *codes, float *d, int16_t *sums)
+/* One block of one token. */
+typedef struct act_block {
+    int8_t *codes;
+    float *d, *d_sum;
+    int32_t *minus_sum, *minus_sum0;
+} act_block;
+
+static act_block act_block_at(const uint8_t *group, uint32_t n, uint32_t t, uint32_t b)
+{
+    /* Also written through, by quantize, which owns the group. */
+    char *p = (char *)(uintptr_t)group + (size_t)b * n * VQ_MATMUL_TOKEN_BYTES;
+    float *words = (float *)(void *)(p + (size_t)n * BLOCK) + t;
+    return (act_block){.codes = (int8_t *)p + (size_t)t * BLOCK,
+                       .d = words,
+                       .d_sum = words + n,
+                       .minus_sum = (int32_t *)(void *)(words + 2 * n),
+                       .minus_sum0 = (int32_t *)(void *)(words + 3 * n)};
+}
+
+static void quantize(uint8_t *group, uint32_t n, uint32_t t, const float *x, uint32_t n_in)
 {
     for (uint32_t at = 0, b = 0; at < n_in; at += BLOCK, b++) {
-        const uint32_t n = n_in - at < BLOCK ? n_in - at : BLOCK;
-        int8_t *a = codes + (size_t)b * BLOCK;
+        const uint32_t len = n_in - at < BLOCK ? n_in - at : BLOCK;
+        const act_block out = act_block_at(group, n, t, b);
         float max = 0;
-        for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t i = 0; i < len; i++) {
             const float abs = fabsf(x[at + i]);
             max = abs > max ? abs : max;
         }
-        const float scale = max / 127.0f;
-        memset(a, 0, BLOCK);
-        sums[2 * b] = sums[2 * b + 1] = 0;
-        if (!(scale >= FLT_MIN)) { /* its inverse may be infinite */
-            d[b] = 0;
+        const float d = max / 127.0f;
+        memset(out.codes, 0, BLOCK);
+        *out.d = *out.d_sum = 0;
+        *out.minus_sum = *out.minus_sum0 = 0;
+        if (!(d >= FLT_MIN)) /* its inverse may be infinite */
             continue;
-        }
-        d[b] = scale;
         const float inverse = 127.0f / max;
-        for (uint32_t i = 0; i < n; i++) {
-            a[i] = (int8_t)lrintf(x[at + i] * inverse);
-            sums[2 * b + i / 16] = (int16_t)(sums[2 * b + i / 16] + a[i]);
+        for (uint32_t i = 0; i < len; i++) {
+            out.codes[i] = (int8_t)lrintf(x[at + i] * inverse);
+            *out.minus_sum -= out.codes[i];
+            *out.minus_sum0 -= i < 16 ? out.codes[i] : 0;
         }
+        *out.d = d;
+        *out.d_sum = d * (float)-*out.minus_sum;
     }
 }
 
@@ -208,30 +228,27 @@ static int32_t dot16(const int8_t *q, const int8_t *a)
     return sum;
 }
 
-/* Tokens [token, token + n) of one row, int8 activations. */
-static void row_int8(const vq_matmul_part *part, const uint8_t *row, uint32_t token, uint32_t n, float acc[TOKENS])
+/* One row times a group of tokens, int8 activations. */
+static void row_int8(const vq_matmul_part *part, const uint8_t *row, const uint8_t *group, uint32_t n, float *acc)
 {
-    const vq_matmul_act *act = part->act;
     const vq_matmul_traits *traits = &vq_matmul_traits_of[part->w->type];
-    for (uint32_t b = 0; b < act->n_blocks; b++) {
+    for (uint32_t b = 0; b < part->act->n_blocks; b++) {
         block w;
         unpacks[part->w->type](&w, row, b);
         for (uint32_t t = 0; t < n; t++) {
-            const int8_t *a = act->codes + (token + t) * act->code_stride + (size_t)b * BLOCK;
-            const size_t at = (size_t)(token + t) * act->n_blocks + b;
-            const float d = act->d[at];
-            const int32_t sum[2] = {dot16(w.q, a), dot16(w.q + 16, a + 16)};
-            const int32_t ones[2] = {act->sums[2 * at], act->sums[2 * at + 1]};
+            const act_block a = act_block_at(group, n, t, b);
+            const int32_t sum[2] = {dot16(w.q, a.codes), dot16(w.q + 16, a.codes + 16)};
             if (!traits->halves) {
-                acc[t] = fmaf((float)(sum[0] + sum[1]), w.d[0] * d, acc[t]);
+                acc[t] = fmaf((float)(sum[0] + sum[1]), w.d[0] * *a.d, acc[t]);
                 if (traits->minima)
-                    acc[t] = fmaf(w.m[0], d * (float)(ones[0] + ones[1]), acc[t]);
+                    acc[t] = fmaf(w.m[0], *a.d_sum, acc[t]);
                 continue;
             }
+            const int32_t ones[2] = {-*a.minus_sum0, *a.minus_sum0 - *a.minus_sum};
             for (int h = 0; h < 2; h++) {
-                acc[t] = fmaf((float)sum[h], w.d[h] * d, acc[t]);
+                acc[t] = fmaf((float)sum[h], w.d[h] * *a.d, acc[t]);
                 if (traits->minima)
-                    acc[t] = fmaf(w.m[h], d * (float)ones[h], acc[t]);
+                    acc[t] = fmaf(w.m[h], *a.d * (float)ones[h], acc[t]);
             }
         }
     }
@@ -263,23 +280,24 @@ static void weights_f32(vq_type type, float out[BLOCK], const uint8_t *row, uint
     }
 }
 
-/* Tokens [token, token + n) of one row in f32. */
-static void row_f32(const vq_matmul_part *part, const uint8_t *row, uint32_t token, uint32_t n, float acc[TOKENS])
+/* One row times a group of tokens in f32. */
+static void row_f32(const vq_matmul_part *part, const uint8_t *row, const uint8_t *group, uint32_t n, float *acc)
 {
     const vq_matmul_act *act = part->act;
-    float sums[TOKENS][LANES] = {{0}};
+    float sums[VQ_MATMUL_GROUP][LANES] = {{0}};
     for (uint32_t b = 0; b < act->n_blocks; b++) {
         const uint32_t left = act->n_in - b * BLOCK, len = left < BLOCK ? left : BLOCK;
         float w[BLOCK] = {0}, x[BLOCK] = {0};
         weights_f32(part->w->type, w, row, b, len);
         for (uint32_t t = 0; t < n; t++) {
-            if (act->x) {
-                memcpy(x, act->x + (size_t)(token + t) * act->n_in + (size_t)b * BLOCK, len * sizeof *x);
+            if (act->exact) {
+                const float *from = (const float *)(const void *)group + (size_t)b * BLOCK * n + t;
+                for (uint32_t i = 0; i < len; i++)
+                    x[i] = from[(size_t)i * n];
             } else {
-                const int8_t *a = act->codes + (token + t) * act->code_stride + (size_t)b * BLOCK;
-                const float d = act->d[(size_t)(token + t) * act->n_blocks + b];
-                for (uint32_t i = 0; i < BLOCK; i++)
-                    x[i] = d * (float)a[i];
+                const act_block a = act_block_at(group, n, t, b);
+                for (uint32_t i = 0; i < len; i++)
+                    x[i] = *a.d * (float)a.codes[i];
             }
             for (uint32_t i = 0; i < BLOCK; i += LANES)
                 for (uint32_t j = 0; j < LANES; j++)
@@ -295,14 +313,15 @@ static void row_f32(const vq_matmul_part *part, const uint8_t *row, uint32_t tok
 static void run(const vq_matmul_part *part, void *scratch)
 {
     const size_t row_bytes = vq_matmul_row_bytes(part->w->type, part->w->n_in);
-    const bool f32 = part->exact || vq_matmul_traits_of[part->w->type].floats;
+    const bool f32 = part->act->exact || vq_matmul_traits_of[part->w->type].floats;
     (void)scratch;
     for (uint32_t r = part->row; r < part->row_end; r++) {
         const uint8_t *row = (const uint8_t *)part->w->data + r * row_bytes;
-        for (uint32_t t = part->token; t < part->token_end; t += TOKENS) {
-            const uint32_t n = part->token_end - t < TOKENS ? part->token_end - t : TOKENS;
-            float acc[TOKENS] = {0};
-            (f32 ? row_f32 : row_int8)(part, row, t, n, acc);
+        for (uint32_t t = part->token; t < part->token_end; t += VQ_MATMUL_GROUP) {
+            uint32_t n;
+            const uint8_t *group = vq_matmul_group(part->act, t, &n);
+            float acc[VQ_MATMUL_GROUP] = {0};
+            (f32 ? row_f32 : row_int8)(part, row, group, n, acc);
             for (uint32_t i = 0; i < n; i++)
                 part->out[(t + i) * part->out_stride + r] = acc[i];
         }

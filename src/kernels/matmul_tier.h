@@ -15,7 +15,7 @@
  *
  * starting from 0, each product in brackets rounded to f32 once.  The same bits on every tier.
  *
- * Exact mode, and F32, F16 and BF16 weights in either mode (activations are then d_x a):
+ * Exact mode, and F32, F16 and BF16 weights in either mode (activations are then d_x a, rounded once):
  *
  *     for i ascending: acc = fma(w_i, x_i, acc)        w_i as vq_type_dequantize gives it
  *
@@ -28,6 +28,8 @@
 
 enum {
     VQ_MATMUL_BLOCK = 32,                 /* values that share an activation scale */
+    VQ_MATMUL_GROUP = 6,                  /* tokens that are prepared side by side: a register tile of every tier */
+    VQ_MATMUL_TOKEN_BYTES = 48,           /* of a block of one token: 32 codes, 4 words */
     VQ_MATMUL_SCRATCH = 192 * 1024,       /* bytes of a thread; each tier asserts that its tiles fit */
 };
 
@@ -39,31 +41,32 @@ typedef struct vq_matmul_traits {
 
 extern const vq_matmul_traits vq_matmul_traits_of[VQ_N_TYPES];
 
-/* Prepared activations.  In exact mode only x; else codes, d and sums. */
+/* Prepared activations, in groups of n = 6 tokens (the last one fewer), so that a register tile reads one stream.
+ * Exact: a group is [n_in][n] floats.  int8: it is [n_blocks] records of 48 n bytes,
+ *
+ *     codes [n][32] int8 | d [n] f32 | d S [n] f32 | -S [n] int32 | -S of values 0..15 [n] int32
+ *
+ * where values past n_in are zeros.  (Negative, since that is what sums of codes with an offset start from.) */
 typedef struct vq_matmul_act {
-    uint32_t n_in, n_blocks;              /* of 32 values, the last one filled up with zeros */
-    size_t code_stride;                   /* bytes: 32 n_blocks */
-    const int8_t *codes;                  /* [n_tokens][code_stride] */
-    const float *d;                       /* [n_tokens][n_blocks] */
-    const int16_t *sums;                  /* [n_tokens][n_blocks][2]: of each half block's codes */
-    const float *x;                       /* [n_tokens][n_in] */
+    uint32_t n_in, n_blocks, n_tokens;
+    bool exact;
+    const uint8_t *groups;
 } vq_matmul_act;
 
-/* Part of a product: rows [row, row_end) times tokens [token, token_end). `row` is a multiple of 32, and so is row_end
- * or it is w->n_out. */
+/* Part of a product: rows [row, row_end) times tokens [token, token_end).  Rows begin at a multiple of 32, tokens at a
+ * multiple of 6; they end at one, or with the matrix or the last token. */
 typedef struct vq_matmul_part {
     const vq_matrix *w;
     const vq_matmul_act *act;
-    bool exact;
     uint32_t row, row_end, token, token_end;
     float *out;                           /* of token 0 and row 0 */
     size_t out_stride;
 } vq_matmul_part;
 
 typedef struct vq_matmul_tier {
-    /* One token: codes [n_blocks * 32], d [n_blocks], sums [n_blocks][2].
+    /* Token t of a group of n.
      *     d = max|x| / 127 over the block, zero block when that is below FLT_MIN;  a = x (127 / max|x|) to nearest even */
-    void (*quantize)(const float *x, uint32_t n_in, int8_t *codes, float *d, int16_t *sums);
+    void (*quantize)(uint8_t *group, uint32_t n, uint32_t t, const float *x, uint32_t n_in);
     void (*run)(const vq_matmul_part *part, void *scratch);
 } vq_matmul_tier;
 
@@ -71,6 +74,20 @@ extern const vq_matmul_tier vq_matmul_tier_c;
 #if defined(__x86_64__)
 extern const vq_matmul_tier vq_matmul_tier_avx2, vq_matmul_tier_avx512;
 #endif
+
+static inline size_t vq_matmul_group_bytes(uint32_t n_in, bool exact)
+{
+    const size_t n_blocks = n_in / VQ_MATMUL_BLOCK + (n_in % VQ_MATMUL_BLOCK != 0);
+    return VQ_MATMUL_GROUP * (exact ? n_in * sizeof(float) : n_blocks * VQ_MATMUL_TOKEN_BYTES);
+}
+
+/* The group that begins with this token, and how many tokens it has. */
+static inline const uint8_t *vq_matmul_group(const vq_matmul_act *act, uint32_t token, uint32_t *n)
+{
+    const uint32_t left = act->n_tokens - token;
+    *n = left < VQ_MATMUL_GROUP ? left : VQ_MATMUL_GROUP;
+    return act->groups + token / VQ_MATMUL_GROUP * vq_matmul_group_bytes(act->n_in, act->exact);
+}
 
 static inline size_t vq_matmul_row_bytes(vq_type type, uint32_t n_in)
 {

@@ -1,0 +1,442 @@
+/* The matrix product with AVX-512 VNNI: 16 rows of weights in the lanes of a register.
+ *
+ * A prompt unpacks a tile of 32 rows once, into scratch that stays in L1, and multiplies it with groups of 6 tokens: 12
+ * integer sums, 12 float accumulators and what feeds them are the 32 registers.  Of each 12 vector operations 8 are
+ * vpdpbusd.  One token unpacks in registers and multiplies at once; it is bound by memory, and fetches the next tile
+ * ahead (the 16 rows are read side by side, in an order that the hardware does not foresee). */
+#include "kernels/x86/matmul_avx512.h"
+
+#include <float.h>
+#include <string.h>
+
+enum {
+    BLOCK = VQ_MATMUL_BLOCK,
+    GROUP = VQ_MATMUL_GROUP,
+    TOKEN_BYTES = VQ_MATMUL_TOKEN_BYTES,
+    TILES = 2,       /* of 16 rows, side by side */
+    CUT_BLOCKS = 32, /* unpacked at once */
+    CUT_FLOATS = 256,
+    RECORD_MOST = CODE_BYTES + 4 * 64,
+};
+_Static_assert(TILES *CUT_BLOCKS *RECORD_MOST <= VQ_MATMUL_SCRATCH, "unpacked codes");
+_Static_assert((TILES * CUT_FLOATS * LANES + CUT_FLOATS * GROUP) * 4 + 8 * RECORD_MOST <= VQ_MATMUL_SCRATCH,
+               "unpacked floats, activations, records");
+
+static void quantize(uint8_t *group, uint32_t n, uint32_t t, const float *x, uint32_t n_in)
+{
+    const __m512 abs = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff));
+    uint8_t *codes = group + (size_t)t * BLOCK;
+    float *words = (float *)(void *)(group + (size_t)n * BLOCK) + t;
+
+    for (uint32_t i = 0; i < n_in; i += BLOCK) {
+        const uint32_t left = n_in - i;
+        const __mmask16 mask0 = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
+        const __mmask16 mask1 = left >= 32 ? 0xffff : left > 16 ? (__mmask16)((1u << (left - 16)) - 1) : 0;
+        const __m512 x0 = _mm512_maskz_loadu_ps(mask0, x + i);
+        const __m512 x1 = mask1 ? _mm512_maskz_loadu_ps(mask1, x + i + 16) : _mm512_setzero_ps();
+        const float max = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_and_ps(x0, abs), _mm512_and_ps(x1, abs)));
+        const float d = max / 127.0f;
+        __m512i a0 = _mm512_setzero_si512(), a1 = a0;
+        if (d >= FLT_MIN) {
+            const __m512 inverse = _mm512_set1_ps(127.0f / max);
+            a0 = _mm512_cvtps_epi32(_mm512_mul_ps(x0, inverse));
+            a1 = _mm512_cvtps_epi32(_mm512_mul_ps(x1, inverse));
+        }
+        const int32_t sum0 = _mm512_reduce_add_epi32(a0), sum = sum0 + _mm512_reduce_add_epi32(a1);
+        _mm_storeu_si128((__m128i *)codes, _mm512_cvtepi32_epi8(a0));
+        _mm_storeu_si128((__m128i *)(codes + 16), _mm512_cvtepi32_epi8(a1));
+        int32_t *ints = (int32_t *)(void *)words;
+        words[0] = d >= FLT_MIN ? d : 0;
+        words[n] = words[0] * (float)sum;
+        ints[2 * n] = -sum;
+        ints[3 * n] = -sum0;
+        codes += (size_t)n * TOKEN_BYTES;
+        words += (size_t)n * (TOKEN_BYTES / 4);
+    }
+}
+
+VQ_INLINE __m512i broadcast4(const void *p)
+{
+    int32_t x;
+    memcpy(&x, p, sizeof x);
+    return _mm512_set1_epi32(x);
+}
+
+VQ_INLINE __m512 broadcast(const void *p)
+{
+    float x;
+    memcpy(&x, p, sizeof x);
+    return _mm512_set1_ps(x);
+}
+
+/* Where the results of 16 rows go: lanes that are not in `lanes` belong to another tile. */
+typedef struct target {
+    float *out;
+    __mmask16 lanes;
+} target;
+
+/* The 16 rows that hold row, ... and lie inside the matrix. At least 16 rows. */
+static uint32_t first_row(const vq_matmul_part *part, uint32_t row)
+{
+    const uint32_t last = part->w->n_out - LANES;
+    return row < last ? row : last;
+}
+
+static target target_of(const vq_matmul_part *part, uint32_t row)
+{
+    const uint32_t first = first_row(part, row), skip = row - first;
+    return (target){.out = part->out + first, .lanes = skip < LANES ? (__mmask16)(0xffffu << skip) : 0};
+}
+
+/* acc[g][t] += the records w[g] times a group of n tokens.  All loops unroll; arrays are registers. */
+VQ_INLINE void multiply(__m512 acc[TILES][GROUP], const uint8_t *const w[TILES], uint32_t n_blocks, const uint8_t *a,
+                        uint32_t n, bool halves, bool minima, __m512i shift)
+{
+    const size_t bytes = record_bytes(halves, minima);
+    const int n_parts = halves ? 2 : 1, n_dwords = halves ? 4 : 8;
+    const uint8_t *w0 = w[0], *w1 = w[1];
+    for (uint32_t b = 0; b < n_blocks; b++, w0 += bytes, w1 += bytes, a += n * TOKEN_BYTES) {
+        const uint8_t *words = a + n * BLOCK;
+        for (int h = 0; h < n_parts; h++) {
+            __m512i sum[TILES][GROUP];
+            for (uint32_t t = 0; t < n; t++) {
+                if (minima) {
+                    sum[0][t] = _mm512_setzero_si512();
+                } else {
+                    __m512i minus = broadcast4(words + (2 * n + t) * 4);
+                    if (halves) {
+                        const __m512i minus0 = broadcast4(words + (3 * n + t) * 4);
+                        minus = h ? _mm512_sub_epi32(minus, minus0) : minus0;
+                    }
+                    sum[0][t] = _mm512_sllv_epi32(minus, shift);
+                }
+                sum[1][t] = sum[0][t];
+            }
+            for (int k = h * n_dwords; k < (h + 1) * n_dwords; k++) {
+                const __m512i q0 = _mm512_loadu_si512(w0 + k * 64), q1 = _mm512_loadu_si512(w1 + k * 64);
+                for (uint32_t t = 0; t < n; t++) {
+                    const __m512i x = broadcast4(a + t * BLOCK + (uint32_t)k * 4);
+                    sum[0][t] = _mm512_dpbusd_epi32(sum[0][t], q0, x);
+                    sum[1][t] = _mm512_dpbusd_epi32(sum[1][t], q1, x);
+                }
+            }
+            const __m512 d0 = _mm512_loadu_ps(w0 + CODE_BYTES + h * 64);
+            const __m512 d1 = _mm512_loadu_ps(w1 + CODE_BYTES + h * 64);
+            for (uint32_t t = 0; t < n; t++) {
+                const __m512 d = broadcast(words + t * 4);
+                acc[0][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[0][t]), _mm512_mul_ps(d0, d), acc[0][t]);
+                acc[1][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[1][t]), _mm512_mul_ps(d1, d), acc[1][t]);
+            }
+            if (!minima)
+                continue;
+            const __m512 m0 = _mm512_loadu_ps(w0 + CODE_BYTES + (n_parts + h) * 64);
+            const __m512 m1 = _mm512_loadu_ps(w1 + CODE_BYTES + (n_parts + h) * 64);
+            for (uint32_t t = 0; t < n; t++) {
+                __m512 d_sum = broadcast(words + (n + t) * 4);
+                if (halves) {
+                    const __m512i minus0 = broadcast4(words + (3 * n + t) * 4);
+                    const __m512i sums = h ? _mm512_sub_epi32(minus0, broadcast4(words + (2 * n + t) * 4))
+                                           : _mm512_sub_epi32(_mm512_setzero_si512(), minus0);
+                    d_sum = _mm512_mul_ps(broadcast(words + t * 4), _mm512_cvtepi32_ps(sums));
+                }
+                acc[0][t] = _mm512_fmadd_ps(m0, d_sum, acc[0][t]);
+                acc[1][t] = _mm512_fmadd_ps(m1, d_sum, acc[1][t]);
+            }
+        }
+    }
+}
+
+VQ_INLINE void load_acc(__m512 acc[TILES][GROUP], const target to[TILES], size_t stride, uint32_t n, bool first)
+{
+    for (uint32_t t = 0; t < n; t++)
+        for (int g = 0; g < TILES; g++)
+            acc[g][t] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(to[g].lanes, to[g].out + t * stride);
+}
+
+VQ_INLINE void store_acc(__m512 acc[TILES][GROUP], const target to[TILES], size_t stride, uint32_t n)
+{
+    for (uint32_t t = 0; t < n; t++)
+        for (int g = 0; g < TILES; g++)
+            _mm512_mask_storeu_ps(to[g].out + t * stride, to[g].lanes, acc[g][t]);
+}
+
+/* What a register tile needs to know: unpacked weights of two tiles of rows, a group, where results go.  `first`: they
+ * start from zero, else from what a cut before has left there. */
+typedef struct tile {
+    const uint8_t *w[TILES];
+    uint32_t n; /* blocks; values in f32 */
+    const void *group;
+    uint32_t n_tokens;
+    bool first;
+    unsigned shift;
+    target to[TILES];
+    size_t out_stride;
+} tile;
+
+VQ_INLINE void tile_int8(const tile *c, uint32_t n, bool halves, bool minima)
+{
+    __m512 acc[TILES][GROUP];
+    load_acc(acc, c->to, c->out_stride, n, c->first);
+    multiply(acc, c->w, c->n, c->group, n, halves, minima, _mm512_set1_epi32((int)c->shift));
+    store_acc(acc, c->to, c->out_stride, n);
+}
+
+VQ_INLINE void tile_int8_n(const tile *c, bool halves, bool minima)
+{
+    switch (c->n_tokens) {
+    case 1:
+        tile_int8(c, 1, halves, minima);
+        break;
+    case 2:
+        tile_int8(c, 2, halves, minima);
+        break;
+    case 3:
+        tile_int8(c, 3, halves, minima);
+        break;
+    case 4:
+        tile_int8(c, 4, halves, minima);
+        break;
+    case 5:
+        tile_int8(c, 5, halves, minima);
+        break;
+    default:
+        tile_int8(c, 6, halves, minima);
+        break;
+    }
+}
+
+static void tile_one(const tile *c)
+{
+    tile_int8_n(c, false, false);
+}
+static void tile_minima(const tile *c)
+{
+    tile_int8_n(c, false, true);
+}
+static void tile_halves(const tile *c)
+{
+    tile_int8_n(c, true, false);
+}
+static void tile_both(const tile *c)
+{
+    tile_int8_n(c, true, true);
+}
+
+VQ_INLINE void tile_f32_n(const tile *c, uint32_t n)
+{
+    const float *w0 = (const float *)(const void *)c->w[0], *w1 = (const float *)(const void *)c->w[1];
+    const float *x = c->group;
+    __m512 acc[TILES][GROUP];
+    load_acc(acc, c->to, c->out_stride, n, c->first);
+    for (uint32_t i = 0; i < c->n; i++, w0 += LANES, w1 += LANES, x += n) {
+        const __m512 v0 = _mm512_loadu_ps(w0), v1 = _mm512_loadu_ps(w1);
+        for (uint32_t t = 0; t < n; t++) {
+            acc[0][t] = _mm512_fmadd_ps(v0, _mm512_set1_ps(x[t]), acc[0][t]);
+            acc[1][t] = _mm512_fmadd_ps(v1, _mm512_set1_ps(x[t]), acc[1][t]);
+        }
+    }
+    store_acc(acc, c->to, c->out_stride, n);
+}
+
+static void tile_f32(const tile *c)
+{
+    switch (c->n_tokens) {
+    case 1:
+        tile_f32_n(c, 1);
+        break;
+    case 2:
+        tile_f32_n(c, 2);
+        break;
+    case 3:
+        tile_f32_n(c, 3);
+        break;
+    case 4:
+        tile_f32_n(c, 4);
+        break;
+    case 5:
+        tile_f32_n(c, 5);
+        break;
+    default:
+        tile_f32_n(c, 6);
+        break;
+    }
+}
+
+/* Values [i, i + n) of a group of int8 activations as f32 [n][n_tokens]. */
+static void expand(float *out, const uint8_t *group, uint32_t n_tokens, uint32_t i, uint32_t n)
+{
+    for (uint32_t t = 0; t < n_tokens; t++) {
+        for (uint32_t j = 0; j < n; j++) {
+            const uint8_t *block = group + (size_t)((i + j) / BLOCK) * n_tokens * TOKEN_BYTES;
+            const int8_t a = (int8_t)block[t * BLOCK + (i + j) % BLOCK];
+            float d;
+            memcpy(&d, block + (n_tokens * BLOCK + t * 4), sizeof d);
+            out[(size_t)j * n_tokens + t] = d * (float)a;
+        }
+    }
+}
+
+static void run_f32(const vq_matmul_part *part, uint8_t *scratch)
+{
+    const vq_matmul_act *act = part->act;
+    const size_t stride = vq_matmul_row_bytes(part->w->type, act->n_in);
+    float *w = (float *)(void *)scratch, *x = w + TILES * CUT_FLOATS * LANES;
+    uint8_t *records = (uint8_t *)(x + CUT_FLOATS * GROUP);
+
+    for (uint32_t row = part->row; row < part->row_end; row += TILES * LANES) {
+        for (uint32_t i = 0; i < act->n_in; i += CUT_FLOATS) {
+            const uint32_t n = act->n_in - i < CUT_FLOATS ? act->n_in - i : CUT_FLOATS;
+            tile c = {.n = n, .first = i == 0, .out_stride = part->out_stride};
+            for (uint32_t g = 0; g < TILES; g++) {
+                const uint8_t *rows = (const uint8_t *)part->w->data + first_row(part, row + g * LANES) * stride;
+                float *to = w + g * CUT_FLOATS * LANES;
+                c.to[g] = target_of(part, row + g * LANES);
+                c.w[g] = (const uint8_t *)(c.to[g].lanes ? to : w);
+                if (c.to[g].lanes)
+                    vq_matmul_unpack_f32_avx512(part->w->type, to, rows, stride, i, n, records);
+            }
+            for (int g = 0; g < TILES; g++)
+                c.to[g].out += part->token * part->out_stride;
+            for (uint32_t t = part->token; t < part->token_end; t += GROUP) {
+                const uint8_t *group = vq_matmul_group(act, t, &c.n_tokens);
+                c.group = (const float *)(const void *)group + (size_t)i * c.n_tokens;
+                if (!act->exact) {
+                    expand(x, group, c.n_tokens, i, n);
+                    c.group = x;
+                }
+                tile_f32(&c);
+                for (int g = 0; g < TILES; g++)
+                    c.to[g].out += GROUP * part->out_stride;
+            }
+        }
+    }
+}
+
+static void run_int8(const vq_matmul_part *part, uint8_t *scratch)
+{
+    static void (*const kernels[2][2])(const tile *) = {{tile_one, tile_minima}, {tile_halves, tile_both}};
+    const vq_matmul_act *act = part->act;
+    const vq_matmul_traits *traits = &vq_matmul_traits_of[part->w->type];
+    const size_t stride = vq_matmul_row_bytes(part->w->type, act->n_in);
+    const size_t bytes = record_bytes(traits->halves, traits->minima);
+    const unpack_fn unpack = vq_matmul_unpack_avx512(part->w->type);
+
+    for (uint32_t row = part->row; row < part->row_end; row += TILES * LANES) {
+        for (uint32_t b = 0; b < act->n_blocks; b += CUT_BLOCKS) {
+            tile c = {.n = act->n_blocks - b < CUT_BLOCKS ? act->n_blocks - b : CUT_BLOCKS,
+                      .first = b == 0,
+                      .shift = traits->offset ? (unsigned)__builtin_ctz(traits->offset) : 0,
+                      .out_stride = part->out_stride};
+            for (uint32_t g = 0; g < TILES; g++) {
+                const uint8_t *rows = (const uint8_t *)part->w->data + first_row(part, row + g * LANES) * stride;
+                uint8_t *to = scratch + g * c.n * bytes;
+                c.to[g] = target_of(part, row + g * LANES);
+                c.w[g] = c.to[g].lanes ? to : scratch;
+                if (c.to[g].lanes)
+                    unpack(to, rows, stride, b, c.n);
+            }
+            for (int g = 0; g < TILES; g++)
+                c.to[g].out += part->token * part->out_stride;
+            for (uint32_t t = part->token; t < part->token_end; t += GROUP) {
+                const uint8_t *group = vq_matmul_group(act, t, &c.n_tokens);
+                c.group = group + (size_t)b * c.n_tokens * TOKEN_BYTES;
+                kernels[traits->halves][traits->minima](&c);
+                for (int g = 0; g < TILES; g++)
+                    c.to[g].out += GROUP * part->out_stride;
+            }
+        }
+    }
+}
+
+/* Brings the next tile's part that lies where this block lies in its own. */
+VQ_INLINE void fetch(const uint8_t *p, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i += 64)
+        _mm_prefetch((const char *)p + i, _MM_HINT_T0);
+}
+
+/* One record times one token. */
+VQ_INLINE __m512 multiply_one(__m512 acc, const record *r, const uint8_t *a, bool minima, int shift)
+{
+    __m512i sum0 = _mm512_setzero_si512(), sum1 = sum0;
+    if (!minima)
+        sum0 = _mm512_slli_epi32(broadcast4(a + BLOCK + 8), (unsigned)shift);
+    for (int k = 0; k < 4; k++) {
+        sum0 = _mm512_dpbusd_epi32(sum0, r->q[k], broadcast4(a + k * 4));
+        sum1 = _mm512_dpbusd_epi32(sum1, r->q[k + 4], broadcast4(a + 16 + k * 4));
+    }
+    const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(sum0, sum1));
+    acc = _mm512_fmadd_ps(sum, _mm512_mul_ps(r->d, broadcast(a + BLOCK)), acc);
+    if (minima)
+        acc = _mm512_fmadd_ps(r->m, broadcast(a + BLOCK + 4), acc);
+    return acc;
+}
+
+/* All rows of a part times one token, types with blocks of 32. */
+VQ_INLINE void one_token(const vq_matmul_part *part, block_fn block, size_t block_bytes, bool minima, int shift)
+{
+    uint32_t n_tokens;
+    const uint8_t *group = vq_matmul_group(part->act, part->token, &n_tokens);
+    const size_t stride = vq_matmul_row_bytes(part->w->type, part->w->n_in);
+    const __m512i offsets = row_offsets(stride);
+    for (uint32_t row = part->row; row < part->row_end; row += LANES) {
+        const uint8_t *p = (const uint8_t *)part->w->data + first_row(part, row) * stride, *a = group;
+        const uint8_t *next = p + LANES * stride;
+        __m512 acc = _mm512_setzero_ps();
+        for (uint32_t b = 0; b < part->act->n_blocks; b++) {
+            record r;
+            fetch(next, LANES * block_bytes);
+            block(&r, p, stride, offsets);
+            acc = multiply_one(acc, &r, a, minima, shift);
+            p += block_bytes;
+            next += LANES * block_bytes;
+            a += TOKEN_BYTES;
+        }
+        const target to = target_of(part, row);
+        _mm512_mask_storeu_ps(to.out + part->token * part->out_stride, to.lanes, acc);
+    }
+}
+
+static void one_q8_0(const vq_matmul_part *part)
+{
+    one_token(part, block_q8_0, 34, false, 7);
+}
+static void one_q4_0(const vq_matmul_part *part)
+{
+    one_token(part, block_q4_0, 18, false, 3);
+}
+static void one_q4_1(const vq_matmul_part *part)
+{
+    one_token(part, block_q4_1, 20, true, 0);
+}
+static void one_q5_0(const vq_matmul_part *part)
+{
+    one_token(part, block_q5_0, 22, false, 4);
+}
+static void one_q5_1(const vq_matmul_part *part)
+{
+    one_token(part, block_q5_1, 24, true, 0);
+}
+static void one_iq4_nl(const vq_matmul_part *part)
+{
+    one_token(part, block_iq4_nl, 18, false, 7);
+}
+
+static void run(const vq_matmul_part *part, void *scratch)
+{
+    static void (*const ones[VQ_N_TYPES])(const vq_matmul_part *) = {
+        [VQ_TYPE_Q8_0] = one_q8_0, [VQ_TYPE_Q4_0] = one_q4_0, [VQ_TYPE_Q4_1] = one_q4_1,
+        [VQ_TYPE_Q5_0] = one_q5_0, [VQ_TYPE_Q5_1] = one_q5_1, [VQ_TYPE_IQ4_NL] = one_iq4_nl,
+    };
+    /* A tile must lie inside the matrix, and a gather's offsets in 31 bits. */
+    if (part->w->n_out < LANES || vq_matmul_row_bytes(part->w->type, part->w->n_in) > INT32_MAX / LANES)
+        vq_matmul_tier_c.run(part, scratch);
+    else if (part->act->exact || vq_matmul_traits_of[part->w->type].floats)
+        run_f32(part, scratch);
+    else if (part->act->n_tokens == 1 && ones[part->w->type])
+        ones[part->w->type](part);
+    else
+        run_int8(part, scratch);
+}
+
+const vq_matmul_tier vq_matmul_tier_avx512 = {.quantize = quantize, .run = run};
