@@ -2,7 +2,8 @@
  * BPE with scores (llama-2, gemma), from GGUF metadata.
  *
  * Invalid UTF-8 in text becomes one U+FFFD for each maximal ill-formed part (Unicode 15, chapter 3, U+FFFD
- * substitution of maximal subparts; what Python's errors="replace" does).  NUL bytes are text like any other. */
+ * substitution of maximal subparts; what Python's errors="replace" does).  NUL bytes are text like any other. Byte-level
+ * vocabularies may lack a few bytes (SmolLM2 has no token for 0x04): such bytes are left out, as by every peer. */
 #ifndef VELOXQUANT_TOKENIZER_H
 #define VELOXQUANT_TOKENIZER_H
 
@@ -32,10 +33,11 @@ VQ_API const char *vq_tokenizer_kind(const vq_tokenizer *t);    /* "bpe/smollm",
 
 enum {
     VQ_TOKENIZE_CONTROL = 1,   /* the text of control tokens becomes control tokens; otherwise it is plain text */
-    VQ_TOKENIZE_BOS = 2,       /* put the BOS token first where the model wants one */
+    VQ_TOKENIZE_BOS = 2,       /* put the BOS token first where the model wants one and the text does not begin with it */
 };
 
-/* *ids is allocated (free with vq_free); *n its length.  Time is linear-logarithmic in n_bytes, the stack O(1). */
+/* *ids is allocated (free with vq_free), also when *n is 0.  Time is linear-logarithmic in n_bytes, the stack O(1).
+ * VQ_ERR_LIMIT for texts of 1 GiB and more. */
 VQ_API vq_status vq_tokenize(const vq_tokenizer *t, const char *text, size_t n_bytes, unsigned flags, int32_t **ids,
                              size_t *n, vq_error *err);
 
@@ -49,8 +51,8 @@ typedef struct vq_detokenizer {
     uint32_t n_held;
 } vq_detokenizer;
 
-/* Adds the bytes of one token; writes whole characters to out (at least n_bytes + 24 bytes of room), invalid parts as
- * U+FFFD, and returns how many bytes were written. */
+/* Adds the bytes of one token; writes whole characters to out (at least 3 * n_bytes + 12 bytes of room: every byte may
+ * turn out to be invalid), invalid parts as U+FFFD, and returns how many bytes were written. */
 VQ_API size_t vq_detokenizer_push(vq_detokenizer *d, const char *bytes, size_t n_bytes, char *out);
 /* The end of the stream: an unfinished tail comes out as one U+FFFD (3 bytes at most). */
 VQ_API size_t vq_detokenizer_finish(vq_detokenizer *d, char *out);
