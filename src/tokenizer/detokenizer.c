@@ -1,5 +1,5 @@
-/* The streaming detokeniser: tokens carry bytes, readers want characters.  What is not yet a whole character is held, at
- * most three bytes. */
+/* The streaming detokeniser: tokens carry bytes, readers want characters.  What is not yet a whole character is held,
+ * at most three bytes. */
 #include "veloxquant/tokenizer.h"
 
 #include <string.h>

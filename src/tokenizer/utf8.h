@@ -1,5 +1,5 @@
-/* UTF-8 as the Unicode standard defines it (15.0, table 3-7): what is well formed, and how far an ill-formed part reaches
- * that one U+FFFD replaces (its maximal subpart). */
+/* UTF-8 as the Unicode standard defines it (15.0, table 3-7): what is well formed, and how far an ill-formed part
+ * reaches that one U+FFFD replaces (its maximal subpart). */
 #ifndef VQ_TOKENIZER_UTF8_H
 #define VQ_TOKENIZER_UTF8_H
 
@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 typedef enum vq_utf8 {
-    VQ_UTF8_CHAR,      /* `used` bytes are one character */
-    VQ_UTF8_BAD,       /* `used` bytes (at least 1) are a maximal ill-formed part */
-    VQ_UTF8_SHORT,     /* all n bytes are the beginning of a character; used = n (at most 3) */
+    VQ_UTF8_CHAR,  /* `used` bytes are one character */
+    VQ_UTF8_BAD,   /* `used` bytes (at least 1) are a maximal ill-formed part */
+    VQ_UTF8_SHORT, /* all n bytes are the beginning of a character; used = n (at most 3) */
 } vq_utf8;
 
 /* Looks at the front of bytes [n], n >= 1. */
