@@ -37,8 +37,8 @@ typedef struct vq_kv_params {
     vq_pool *pool;                           /* may be NULL; must outlive the cache */
 } vq_kv_params;
 
-/* Where the bytes are.  The sum of all fields but reserved is what the allocator handed out and is in use; reserved
- * is handed out and not in use. */
+/* Where the bytes are.  codes .. reserved add up to what the cache took from the operating system; reserved is the part
+ * that holds no rows now (free pages, room for exact rows, scratch of the attention). */
 typedef struct vq_kv_bytes {
     uint64_t codes, scales, exact, shared, table, reserved;
     uint64_t n_rows;           /* rows held, over layers and kv heads */
@@ -49,26 +49,32 @@ typedef struct vq_kv_bytes {
 VQ_API vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err);
 VQ_API void vq_kv_close(vq_kv *kv);
 
-/* Rows go to the end of one layer, at positions pos .. pos + n - 1.  k [n][n_kv_heads][d_k] and v [n][n_kv_heads][d_v]
- * are copied.  VQ_ERR_FULL, and nothing stored, when they do not all fit. */
+/* Rows go to the end of one layer, at positions pos .. pos + n - 1, which follow those of the rows before.  k
+ * [n][n_kv_heads][d_k] and v [n][n_kv_heads][d_v] are copied; n is at most n_batch.  VQ_ERR_FULL when they do not all fit
+ * into n_ctx, VQ_ERR_ARG, VQ_ERR_NOMEM; nothing is stored then. */
 VQ_API vq_status vq_kv_append(vq_kv *kv, uint32_t layer, uint32_t pos, const float *k, const float *v, uint32_t n,
                               vq_error *err);
 
-/* Causal attention of the n rows appended last: q [n][n_heads][d_k] -> out [n][n_heads][d_v].  To be called once after
- * each append and before the next one to that layer. */
+/* Causal attention of the last n rows of the newest append, which was to this layer: q [n][n_heads][d_k] -> out
+ * [n][n_heads][d_v].  Changes nothing in the cache. */
 VQ_API vq_status vq_kv_attend(vq_kv *kv, uint32_t layer, const float *q, uint32_t n, float *out, vq_error *err);
 
+/* Rows appended to a layer and not truncated, those that left a sliding window included. */
 VQ_API uint32_t vq_kv_n_rows(const vq_kv *kv, uint32_t layer);
-/* Drops the newest rows of every layer until n are left.  VQ_ERR_UNSUPPORTED when a sliding window has already dropped
- * rows that would be visible again. Codes stay codes: nothing is recomputed. */
+/* Drops the newest rows of every layer until n are left.  Codes stay codes, also where a cache that never held more than
+ * n rows would hold them exactly; only when the cut splits a granule of codes, its rows (fewer than 32, or 64) are decoded,
+ * held exactly and packed again once their granule is full.  So with a codec that loses nothing and residual 0 the cache
+ * is as if the dropped rows had never been there.  VQ_ERR_UNSUPPORTED, and nothing changed, when a sliding window has
+ * already dropped rows that would be visible again. */
 VQ_API vq_status vq_kv_truncate(vq_kv *kv, uint32_t n, vq_error *err);
 VQ_API void vq_kv_clear(vq_kv *kv);
 VQ_API void vq_kv_measure(const vq_kv *kv, vq_kv_bytes *out);
 /* The address ranges that the pool maps, for comparing with /proc/self/smaps; returns how many there are. */
 VQ_API size_t vq_kv_mappings(const vq_kv *kv, const void **starts, size_t *n_bytes, size_t most);
 
-/* The rows of one kv head as attention sees them (exact rows as they are, codes decoded): k [n][d_k], v [n][d_v], pos
- * [n]; any of them may be NULL.  Returns the number of live rows. */
+/* The rows that one kv head holds, as attention sees them (exact rows as they are, codes decoded): k [n][d_k], v
+ * [n][d_v], pos [n]; any of them may be NULL.  Returns n, at most vq_kv_n_rows: rows whose page left the sliding window
+ * are gone. */
 VQ_API uint32_t vq_kv_read(const vq_kv *kv, uint32_t layer, uint32_t head, float *k, float *v, uint32_t *pos);
 
 /* A versioned, checksummed file with everything that determines its meaning. */
@@ -81,6 +87,7 @@ VQ_API vq_status vq_kv_load(vq_kv *kv, const char *path, vq_error *err);
 typedef struct vq_kv_option_info {
     const char *name, *help;
     double value, min, max;    /* default and range */
+    bool fraction;             /* takes any number of the range; else whole ones only */
 } vq_kv_option_info;
 typedef struct vq_kv_codec_info {
     const char *name, *summary, *paper;

@@ -18,16 +18,16 @@
 #include "kernels/kernels.h"
 #include "veloxquant/kv.h"
 
-enum { VQ_PAGE_ROWS = 64, VQ_GRANULE = 32, VQ_MAX_HEAD_DIM = 512 };
+enum { VQ_PAGE_ROWS = VQ_BLOCK_ROWS, VQ_GRANULE = 32, VQ_MAX_HEAD_DIM = 512 };
 
 /* Which rows of a page are there, and where they stand in the text. */
 typedef struct vq_rows {
-    const uint32_t *pos;       /* [n] true positions */
-    uint64_t live;             /* bit i: row i counts */
-    uint32_t n;                /* rows that hold codes; bits of live at or above n are 0 */
+    const uint32_t *pos; /* [n] true positions */
+    uint64_t live;       /* bit i: row i counts */
+    uint32_t n;          /* rows that hold codes; bits of live at or above n are 0 */
 } vq_rows;
 
-typedef struct vq_codec_state vq_codec_state;    /* each codec has its own struct behind this name */
+typedef struct vq_codec_state vq_codec_state; /* each codec has its own struct behind this name */
 
 typedef struct vq_codec_env {
     uint32_t layer, head;      /* kv head */
@@ -39,24 +39,29 @@ typedef struct vq_codec_env {
 } vq_codec_env;
 
 typedef struct vq_page_bytes {
-    size_t codes, scales;      /* of one full page; scales are norms, scales, zeros, means */
+    size_t codes, scales; /* of one full page; scales are norms, scales, zeros, means */
 } vq_page_bytes;
 
 typedef struct vq_codec {
     const char *name, *summary, *paper;
     const vq_kv_option_info *options;
     size_t n_options;
-    uint32_t sinks, residual;  /* what the method asks for when the user says nothing; residual 0 is legal */
-    bool unbiased;             /* score estimates q.k without bias; a law checks the slope */
+    uint32_t sinks, residual; /* what the method asks for when the user says nothing; residual 0 is legal */
+    bool unbiased;            /* score estimates q.k without bias; a law checks the slope */
+    /* What the hooks may add to f32 roundings, where they compute in integers:  |score - q.k^| <= score_error |q| |k^|
+     * (Euclidean norms), and |mix - sum w v^| <= mix_error (sum w) max |v^|, v^ being what decode gives. */
+    float score_error, mix_error;
 
     /* VQ_ERR_UNSUPPORTED, naming codec, head size and limit, when d or an option can't be done. */
     vq_status (*create)(vq_codec_state **out, const vq_codec_env *env, vq_error *err);
     void (*destroy)(vq_codec_state *s);
-    uint32_t (*granule)(const vq_codec_state *s);      /* NULL: VQ_GRANULE. 32 or 64 */
+    uint32_t (*granule)(const vq_codec_state *s); /* NULL: VQ_GRANULE. 32 or 64 */
     void (*page_bytes)(const vq_codec_state *s, vq_page_bytes *out);
-    size_t (*shared_bytes)(const vq_codec_state *s);   /* codebooks, bases, signs; NULL: none */
+    size_t (*shared_bytes)(const vq_codec_state *s); /* codebooks, bases, signs; NULL: none */
 
-    /* Rows [first, first + n) of a page from x [n][d]; first and n are multiples of the granule. */
+    /* Rows [first, first + n) of a page from x [n][d]; first and n are multiples of the granule.  The cache always
+     * passes one granule a call, in ascending order, on one thread a page; so a page may hold what its granules share.
+     */
     void (*encode)(const vq_codec_state *s, void *page, uint32_t first, uint32_t n, const float *x);
     /* Any rows [first, first + n) back to x [n][d]. */
     void (*decode)(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x);
@@ -72,10 +77,10 @@ typedef struct vq_codec {
     /* Values. mix: acc [n_queries][acc_len] += sum over rows below rows->n of weights [n_queries][VQ_PAGE_ROWS] times
      * the coded row, in the codec's own space.  Weights are >= 0, and 0 for rows that do not count (up to
      * VQ_PAGE_ROWS).  finish is linear: acc -> out [d], once a query after everything is merged. */
-    size_t (*acc_len)(const vq_codec_state *s);        /* NULL: d */
+    size_t (*acc_len)(const vq_codec_state *s); /* NULL: d */
     void (*mix)(const vq_codec_state *s, const void *page, const vq_rows *rows, const float *weights,
                 uint32_t n_queries, float *acc);
-    void (*finish)(const vq_codec_state *s, const float *acc, float *out);   /* NULL: copy */
+    void (*finish)(const vq_codec_state *s, const float *acc, float *out); /* NULL: copy */
 
     /* Optional: row i of dst becomes row j of src (merging sparse pages). */
     void (*copy_row)(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j);
@@ -85,9 +90,17 @@ typedef struct vq_codec {
 extern const vq_codec *const vq_codecs[];
 extern const size_t vq_n_codecs;
 
-/* "NAME" or "NAME:option=value,option=value".  Options are checked against their names and ranges; messages list what
- * is allowed.  values [n_options of the codec] must have room for VQ_MAX_CODEC_OPTIONS. */
-enum { VQ_MAX_CODEC_OPTIONS = 16 };
-vq_status vq_codec_parse(const vq_codec **out, double *values, const char *text, vq_error *err);
+/* A parsed "NAME" or "NAME:option=value,option=value".  Besides its own options every codec takes `sinks` and
+ * `residual` (counts of exact rows); where the text doesn't say, they are what the codec asks for. */
+enum { VQ_MAX_CODEC_OPTIONS = 16, VQ_MAX_SINKS = 1024, VQ_MAX_RESIDUAL = 65536 };
+
+typedef struct vq_method {
+    const vq_codec *codec;
+    double values[VQ_MAX_CODEC_OPTIONS]; /* in the order of codec->options */
+    uint32_t sinks, residual;
+} vq_method;
+
+/* Names and ranges are checked; messages list what is allowed.  On failure *out is unchanged. */
+vq_status vq_method_parse(vq_method *out, const char *text, vq_error *err);
 
 #endif

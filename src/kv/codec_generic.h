@@ -1,0 +1,26 @@
+/* One codec state with what is needed to use it: the hooks that the codec has, and for those that it lacks the generic
+ * ones, which decode a tile of rows into L1 and run the f32 kernels on it. */
+#ifndef VQ_KV_CODEC_GENERIC_H
+#define VQ_KV_CODEC_GENERIC_H
+
+#include "kv/codec.h"
+
+typedef struct vq_side {
+    const vq_codec *codec;
+    vq_codec_state *state;
+    const vq_kernels *kernels;
+    uint32_t d;
+} vq_side;
+
+uint32_t vq_side_granule(const vq_side *side);
+size_t vq_side_shared_bytes(const vq_side *side);
+size_t vq_side_query_bytes(const vq_side *side); /* a multiple of 64 */
+size_t vq_side_acc_len(const vq_side *side);
+void vq_side_prepare(const vq_side *side, void *query, const float *q);
+void vq_side_score(const vq_side *side, const void *page, const vq_rows *rows, const void *queries, uint32_t n_queries,
+                   float *out);
+void vq_side_mix(const vq_side *side, const void *page, const vq_rows *rows, const float *weights, uint32_t n_queries,
+                 float *acc);
+void vq_side_finish(const vq_side *side, const float *acc, float *out);
+
+#endif

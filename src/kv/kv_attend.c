@@ -1,0 +1,412 @@
+/* Attention over a cache.
+ *
+ * The queries of a call are cut into tiles of tokens that read the same rows as codes.  For one kv head a tile's
+ * queries, all of the group, go together through the rows: the sinks, the pages in blocks of 16 by page index, the
+ * exact rows. Each of these segments has a softmax of its own; segments are merged from left to right.  A query's
+ * arithmetic follows from its own row alone, so neither tiles nor threads change a bit:
+ *   - within a segment, blocks of up to 64 rows at fixed places, with a running maximum; a block that shows a query
+ *     nothing is the identity, as is a sum scaled by exactly 1;
+ *   - an empty segment is skipped;
+ *   - segments are merged in one order, whether one thread runs them one after the other or many threads side by side.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/pool.h"
+#include "kv/kv_inner.h"
+
+/* Multiply-adds below which waking the threads costs more than it saves. */
+enum { SERIAL_MACS = 1 << 17 };
+
+typedef enum segment_kind { SINKS, PAGES, EXACT } segment_kind;
+
+typedef struct segment {
+    segment_kind kind;
+    uint32_t first, end; /* rows */
+} segment;
+
+typedef struct attend_job {
+    vq_kv *kv;
+    const vq_kv_layer *l;
+    const float *q;
+    float *out;
+    uint32_t n;                   /* queries (tokens) */
+    uint32_t first_row;           /* of query 0 */
+    uint32_t n_tiles, n_segments; /* n_segments: of the only tile, when threads share it */
+} attend_job;
+
+typedef struct tile {
+    uint32_t first, n; /* tokens, counted from the call's first */
+    uint32_t coded_end;
+    uint32_t first_row; /* that the oldest query sees */
+    uint32_t end_row;   /* of the newest query, plus 1 */
+    uint32_t n_queries; /* n x group */
+} tile;
+
+static tile make_tile(const attend_job *job, uint32_t index)
+{
+    const vq_kv_layer *l = job->l;
+    tile t = {.first = job->kv->tiles[index]};
+    t.n = job->kv->tiles[index + 1] - t.first;
+    t.n_queries = t.n * job->kv->group;
+    const uint32_t row = job->first_row + t.first;
+    t.coded_end = vq_kv_coded_end(l, row + 1);
+    t.end_row = row + t.n;
+    t.first_row = l->window && row + 1 > l->window ? row + 1 - l->window : 0;
+    return t;
+}
+
+/* The index-th segment of a tile; false when there are no more. Places depend on row numbers alone. */
+static bool get_segment(const vq_kv_layer *l, const tile *t, uint32_t index, segment *out)
+{
+    if (l->sinks > 0 && index-- == 0) {
+        *out = (segment){SINKS, 0, l->sinks < t->end_row ? l->sinks : t->end_row};
+        return true;
+    }
+    const uint32_t step = VQ_SEGMENT_PAGES * VQ_PAGE_ROWS;
+    if (t->coded_end > l->sinks && t->coded_end > t->first_row) {
+        const uint32_t first_block = t->first_row > l->sinks ? (t->first_row - l->sinks) / step : 0;
+        const uint32_t end_block = (t->coded_end - l->sinks + step - 1) / step;
+        if (index < end_block - first_block) {
+            const uint32_t at = l->sinks + (first_block + index) * step;
+            *out = (segment){PAGES, at, t->coded_end - at < step ? t->coded_end : at + step};
+            return true;
+        }
+        index -= end_block - first_block;
+    }
+    if (t->end_row > t->coded_end && index == 0) {
+        *out = (segment){EXACT, t->coded_end, t->end_row};
+        return true;
+    }
+    return false;
+}
+
+/* Which of the rows [first, first + n), n <= 64, each query of a tile sees. */
+static void set_live(const attend_job *job, const tile *t, uint32_t first, uint32_t n, uint64_t mask, uint64_t *live)
+{
+    const uint32_t group = job->kv->group, window = job->l->window;
+    for (uint32_t i = 0; i < t->n; i++) {
+        const uint32_t row = job->first_row + t->first + i;
+        const uint32_t low = window && row + 1 > window ? row + 1 - window : 0;
+        uint64_t seen = mask;
+        if (row + 1 < first + n)
+            seen &= row < first ? 0 : ((uint64_t)2 << (row - first)) - 1;
+        else if (n < 64)
+            seen &= ((uint64_t)1 << n) - 1;
+        if (low > first)
+            seen &= low - first < 64 ? UINT64_MAX << (low - first) : 0;
+        for (uint32_t g = 0; g < group; g++)
+            live[i * group + g] = seen;
+    }
+}
+
+/* One block's scores become weights, and what was summed up before is brought to the new maximum. */
+static void weigh(const vq_kv *kv, const tile *t, vq_kv_scratch *s, size_t acc_len)
+{
+    kv->kernels.attention.softmax(s->scores, t->n_queries, s->live, s->part_max, s->part_sum, s->rescale);
+    for (uint32_t i = 0; i < t->n_queries; i++)
+        if (s->rescale[i] != 1)
+            kv->kernels.vec.scale(s->part + i * acc_len, s->rescale[i], (uint32_t)acc_len);
+}
+
+static void score_exact(const vq_kv *kv, const float *q, uint32_t n_queries, const void *k, uint32_t n, float *out)
+{
+    const vq_attention_kernels *a = &kv->kernels.attention;
+    switch (kv->exact) {
+    case VQ_KV_EXACT_F16: a->score_f16(q, kv->d_k, n_queries, k, n, kv->d_k, out, VQ_PAGE_ROWS); break;
+    case VQ_KV_EXACT_BF16: a->score_bf16(q, kv->d_k, n_queries, k, n, kv->d_k, out, VQ_PAGE_ROWS); break;
+    case VQ_KV_EXACT_F32: a->score_f32(q, kv->d_k, n_queries, k, n, kv->d_k, out, VQ_PAGE_ROWS); break;
+    }
+}
+
+static void mix_exact(const vq_kv *kv, const float *w, uint32_t n_queries, const void *v, uint32_t n, float *acc)
+{
+    const vq_attention_kernels *a = &kv->kernels.attention;
+    switch (kv->exact) {
+    case VQ_KV_EXACT_F16: a->mix_f16(w, VQ_PAGE_ROWS, n_queries, v, n, kv->d_v, acc); break;
+    case VQ_KV_EXACT_BF16: a->mix_bf16(w, VQ_PAGE_ROWS, n_queries, v, n, kv->d_v, acc); break;
+    case VQ_KV_EXACT_F32: a->mix_f32(w, VQ_PAGE_ROWS, n_queries, v, n, kv->d_v, acc); break;
+    }
+}
+
+/* Rows of a segment that lie together from `row` on, exactly held. */
+static const unsigned char *held_rows(const attend_job *job, uint32_t head, bool keys, segment_kind kind, uint32_t row,
+                                      uint32_t end, uint32_t *n)
+{
+    const vq_kv *kv = job->kv;
+    const vq_kv_head *h = &job->l->heads[head];
+    const unsigned char *rows;
+    if (kind == SINKS) {
+        rows = (keys ? h->sink_k : h->sink_v) + row * (keys ? kv->d_k : kv->d_v) * kv->exact_bytes;
+        *n = end - row;
+    } else {
+        rows = vq_kv_exact_rows(kv, job->l, head, keys, row, n);
+    }
+    *n = *n < end - row ? *n : end - row;
+    return rows;
+}
+
+static void run_exact(const attend_job *job, const tile *t, uint32_t head, const segment *seg, const float *q,
+                      vq_kv_scratch *s)
+{
+    const vq_kv *kv = job->kv;
+    for (uint32_t first = seg->first; first < seg->end; first += VQ_PAGE_ROWS) {
+        const uint32_t end = seg->end - first < VQ_PAGE_ROWS ? seg->end : first + VQ_PAGE_ROWS;
+        if (end <= t->first_row)
+            continue;
+        for (uint32_t row = first, n; row < end; row += n) {
+            const unsigned char *k = held_rows(job, head, true, seg->kind, row, end, &n);
+            score_exact(kv, q, t->n_queries, k, n, s->scores + (row - first));
+        }
+        set_live(job, t, first, end - first, UINT64_MAX, s->live);
+        weigh(kv, t, s, kv->d_v);
+        for (uint32_t row = first, n; row < end; row += n) {
+            const unsigned char *v = held_rows(job, head, false, seg->kind, row, end, &n);
+            mix_exact(kv, s->scores + (row - first), t->n_queries, v, n, s->part);
+        }
+    }
+}
+
+static void run_pages(const attend_job *job, const tile *t, uint32_t head, const segment *seg, const void *prepared,
+                      vq_kv_scratch *s)
+{
+    const vq_kv_layer *l = job->l;
+    const vq_kv_head *h = &l->heads[head];
+    const size_t acc_len = vq_side_acc_len(&h->v);
+    uint32_t pos[VQ_PAGE_ROWS];
+    for (uint32_t first = seg->first; first < seg->end; first += VQ_PAGE_ROWS) {
+        const uint32_t n = seg->end - first < VQ_PAGE_ROWS ? seg->end - first : VQ_PAGE_ROWS;
+        if (first + n <= t->first_row)
+            continue;
+        const vq_kv_page *page = vq_kv_page_at(l, h, (first - l->sinks) / VQ_PAGE_ROWS);
+        for (uint32_t i = 0; i < n; i++)
+            pos[i] = l->first_pos + first + i;
+        const uint64_t live = n < VQ_PAGE_ROWS ? page->live & (((uint64_t)1 << n) - 1) : page->live;
+        const vq_rows rows = {.pos = pos, .live = live, .n = n};
+        vq_side_score(&h->k, page->bytes, &rows, prepared, t->n_queries, s->scores);
+        set_live(job, t, first, n, live, s->live);
+        weigh(job->kv, t, s, acc_len);
+        vq_side_mix(&h->v, page->bytes + l->value_at, &rows, s->scores, t->n_queries, s->part);
+    }
+}
+
+/* A segment's own softmax, into the scratch's part. */
+static void run_segment(const attend_job *job, const tile *t, uint32_t head, const segment *seg, const float *q,
+                        const void *prepared, vq_kv_scratch *s)
+{
+    const size_t acc_len = seg->kind == PAGES ? vq_side_acc_len(&job->l->heads[head].v) : job->kv->d_v;
+    memset(s->part, 0, t->n_queries * acc_len * sizeof(float));
+    for (uint32_t i = 0; i < t->n_queries; i++) {
+        s->part_max[i] = -INFINITY;
+        s->part_sum[i] = 0;
+    }
+    if (seg->kind == PAGES)
+        run_pages(job, t, head, seg, prepared, s);
+    else
+        run_exact(job, t, head, seg, q, s);
+}
+
+/* A query's running result: what the pages gave is in the space of the value codec until the end. */
+typedef struct running {
+    float *max, *sum, *coded, *plain;
+    size_t n_coded, n_plain;
+} running;
+
+static void merge(const running *r, segment_kind kind, float max, float sum, const float *acc)
+{
+    if (max == -INFINITY)
+        return;
+    float old = 1, new = 1;
+    if (max > *r->max)
+        old = *r->max == -INFINITY ? 0 : expf(*r->max - max);
+    else
+        new = expf(max - *r->max);
+    if (max > *r->max)
+        *r->max = max;
+    if (old != 1) {
+        for (size_t i = 0; i < r->n_coded; i++)
+            r->coded[i] *= old;
+        for (size_t i = 0; i < r->n_plain; i++)
+            r->plain[i] *= old;
+    }
+    *r->sum = *r->sum * old + sum * new;
+    float *to = kind == PAGES ? r->coded : r->plain;
+    const size_t n = kind == PAGES ? r->n_coded : r->n_plain;
+    for (size_t i = 0; i < n; i++)
+        to[i] += acc[i] * new;
+}
+
+/* out [d_v]. Adding 0 makes -0 to 0: rows of weight 0 may have added either. */
+static void finish(const vq_kv *kv, const vq_side *side, const running *r, bool any_coded, float *out)
+{
+    const float inv = *r->sum > 0 ? 1 / *r->sum : 0;
+    if (!any_coded) {
+        for (uint32_t i = 0; i < kv->d_v; i++)
+            out[i] = r->plain[i] * inv + 0.0f;
+        return;
+    }
+    vq_side_finish(side, r->coded, out);
+    for (uint32_t i = 0; i < kv->d_v; i++)
+        out[i] = (r->plain[i] + out[i]) * inv + 0.0f;
+}
+
+/* Queries of a tile and a head: q [n_queries][d_k] scaled, and prepared for the codec of the keys. */
+static void gather(const attend_job *job, const tile *t, uint32_t head, float *q, unsigned char *prepared)
+{
+    const vq_kv *kv = job->kv;
+    const vq_side *side = &job->l->heads[head].k;
+    const size_t n = (size_t)kv->group * kv->d_k, query_bytes = vq_side_query_bytes(side);
+    for (uint32_t i = 0; i < t->n; i++) {
+        const float *from = job->q + ((size_t)(t->first + i) * kv->n_heads + head * kv->group) * kv->d_k;
+        for (size_t j = 0; j < n; j++)
+            q[i * n + j] = from[j] * kv->scale;
+    }
+    if (t->coded_end > job->l->sinks)
+        for (uint32_t i = 0; i < t->n_queries; i++)
+            vq_side_prepare(side, prepared + i * query_bytes, q + (size_t)i * kv->d_k);
+}
+
+static float *out_of(const attend_job *job, const tile *t, uint32_t head, uint32_t query)
+{
+    const vq_kv *kv = job->kv;
+    const uint32_t token = t->first + query / kv->group;
+    return job->out + ((size_t)token * kv->n_heads + head * kv->group + query % kv->group) * kv->d_v;
+}
+
+/* Task: a tile and a head, all segments. */
+static void attend_tile(void *arg, uint32_t index, uint32_t thread)
+{
+    const attend_job *job = arg;
+    const vq_kv *kv = job->kv;
+    const uint32_t head = index % kv->n_kv_heads;
+    const tile t = make_tile(job, index / kv->n_kv_heads);
+    const vq_side *values = &job->l->heads[head].v;
+    const size_t acc_len = vq_side_acc_len(values);
+    vq_kv_scratch *s = &kv->scratch[thread];
+    gather(job, &t, head, s->q, s->prepared);
+    memset(s->coded, 0, t.n_queries * acc_len * sizeof(float));
+    memset(s->plain, 0, (size_t)t.n_queries * kv->d_v * sizeof(float));
+    for (uint32_t i = 0; i < t.n_queries; i++) {
+        s->max[i] = -INFINITY;
+        s->sum[i] = 0;
+    }
+    segment seg;
+    bool any_coded = false;
+    for (uint32_t k = 0; get_segment(job->l, &t, k, &seg); k++) {
+        run_segment(job, &t, head, &seg, s->q, s->prepared, s);
+        any_coded |= seg.kind == PAGES;
+        const size_t n = seg.kind == PAGES ? acc_len : kv->d_v;
+        for (uint32_t i = 0; i < t.n_queries; i++) {
+            const running r = {s->max + i, s->sum + i, s->coded + i * acc_len, s->plain + (size_t)i * kv->d_v,
+                               acc_len,    kv->d_v};
+            merge(&r, seg.kind, s->part_max[i], s->part_sum[i], s->part + i * n);
+        }
+    }
+    for (uint32_t i = 0; i < t.n_queries; i++) {
+        const running r = {s->max + i, s->sum + i, s->coded + i * acc_len, s->plain + (size_t)i * kv->d_v,
+                           acc_len,    kv->d_v};
+        finish(kv, values, &r, any_coded, out_of(job, &t, head, i));
+    }
+}
+
+/* ---- one tile shared by threads ---- */
+
+static size_t part_at(const attend_job *job, const tile *t, uint32_t head, uint32_t seg)
+{
+    return ((size_t)head * job->n_segments + seg) * t->n_queries;
+}
+
+/* Task: a head and a segment. */
+static void attend_segment(void *arg, uint32_t index, uint32_t thread)
+{
+    const attend_job *job = arg;
+    vq_kv *kv = job->kv;
+    const uint32_t head = index / job->n_segments, k = index % job->n_segments;
+    const tile t = make_tile(job, 0);
+    const vq_side *keys = &job->l->heads[head].k;
+    vq_kv_scratch *s = &kv->scratch[thread];
+    segment seg;
+    get_segment(job->l, &t, k, &seg);
+    run_segment(job, &t, head, &seg, kv->token_q + (size_t)head * t.n_queries * kv->d_k,
+                kv->token_prepared + head * t.n_queries * vq_side_query_bytes(keys), s);
+    const size_t n = seg.kind == PAGES ? vq_side_acc_len(&job->l->heads[head].v) : kv->d_v;
+    const size_t at = part_at(job, &t, head, k);
+    for (uint32_t i = 0; i < t.n_queries; i++) {
+        kv->part_max[at + i] = s->part_max[i];
+        kv->part_sum[at + i] = s->part_sum[i];
+        memcpy(kv->part_acc + (at + i) * kv->acc_most, s->part + i * n, n * sizeof(float));
+    }
+}
+
+static void merge_head(const attend_job *job, const tile *t, uint32_t head)
+{
+    const vq_kv *kv = job->kv;
+    const vq_side *values = &job->l->heads[head].v;
+    const size_t acc_len = vq_side_acc_len(values);
+    vq_kv_scratch *s = &kv->scratch[0];
+    for (uint32_t i = 0; i < t->n_queries; i++) {
+        const running r = {s->max, s->sum, s->coded, s->plain, acc_len, kv->d_v};
+        *r.max = -INFINITY;
+        *r.sum = 0;
+        memset(r.coded, 0, acc_len * sizeof(float));
+        memset(r.plain, 0, kv->d_v * sizeof(float));
+        segment seg;
+        bool any_coded = false;
+        for (uint32_t k = 0; get_segment(job->l, t, k, &seg); k++) {
+            const size_t at = part_at(job, t, head, k) + i;
+            merge(&r, seg.kind, kv->part_max[at], kv->part_sum[at], kv->part_acc + at * kv->acc_most);
+            any_coded |= seg.kind == PAGES;
+        }
+        finish(kv, values, &r, any_coded, out_of(job, t, head, i));
+    }
+}
+
+/* ---- */
+
+static void cut_tiles(attend_job *job)
+{
+    const vq_kv *kv = job->kv;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < job->n; n++) {
+        kv->tiles[n] = i;
+        const uint32_t coded_end = vq_kv_coded_end(job->l, job->first_row + i + 1), first = i;
+        while (i < job->n && i - first < kv->tile_tokens &&
+               vq_kv_coded_end(job->l, job->first_row + i + 1) == coded_end)
+            i++;
+    }
+    kv->tiles[n] = job->n;
+    job->n_tiles = n;
+}
+
+vq_status vq_kv_attend(vq_kv *kv, uint32_t layer, const float *q, uint32_t n, float *out, vq_error *err)
+{
+    if (layer >= kv->n_layers || layer != kv->pending)
+        return vq_fail(err, VQ_ERR_ARG, "layer is %u, which the newest append was not to", layer);
+    const vq_kv_layer *l = &kv->layers[layer];
+    if (n == 0 || n > l->n_rows - l->n_settled)
+        return vq_fail(err, VQ_ERR_ARG, "%u queries, the newest append to layer %u had %u rows", n, layer,
+                       l->n_rows - l->n_settled);
+    attend_job job = {.kv = kv, .l = l, .q = q, .out = out, .n = n, .first_row = l->n_rows - n};
+    cut_tiles(&job);
+    const uint32_t seen = l->window && l->window < l->n_rows ? l->window : l->n_rows;
+    const uint64_t macs = (uint64_t)n * kv->n_heads * seen * (kv->d_k + kv->d_v);
+    vq_pool *pool = macs < SERIAL_MACS ? NULL : kv->pool;
+
+    const tile t = make_tile(&job, 0);
+    segment seg;
+    while (get_segment(l, &t, job.n_segments, &seg))
+        job.n_segments++;
+    const size_t n_queries = (size_t)n * kv->n_heads;
+    if (vq_pool_n_threads(pool) == 1 || job.n_tiles > 1 || n_queries > kv->n_heads ||
+        n_queries * job.n_segments > kv->part_room) {
+        vq_pool_run(pool, job.n_tiles * kv->n_kv_heads, attend_tile, &job);
+        return VQ_OK;
+    }
+    for (uint32_t h = 0; h < kv->n_kv_heads; h++)
+        gather(&job, &t, h, kv->token_q + (size_t)h * t.n_queries * kv->d_k,
+               kv->token_prepared + h * t.n_queries * vq_side_query_bytes(&l->heads[h].k));
+    vq_pool_run(pool, kv->n_kv_heads * job.n_segments, attend_segment, &job);
+    for (uint32_t h = 0; h < kv->n_kv_heads; h++)
+        merge_head(&job, &t, h);
+    return VQ_OK;
+}

@@ -1,0 +1,360 @@
+/* Opening a cache: parameters are checked, codecs made, and everything but the pages laid out in one mapping. */
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/checked.h"
+#include "base/cpu.h"
+#include "base/pool.h"
+#include "kv/kv_inner.h"
+
+enum { MOST_CTX = 1 << 28, MOST_LAYERS = 4096, MOST_HEADS = 4096 };
+
+static vq_status check(const vq_kv_params *p, vq_error *err)
+{
+    const struct {
+        const char *name;
+        uint32_t value, max;
+    } fields[] = {{"n_layers", p->n_layers, MOST_LAYERS},    {"n_heads", p->n_heads, MOST_HEADS},
+                  {"n_kv_heads", p->n_kv_heads, MOST_HEADS}, {"d_k", p->d_k, VQ_MAX_HEAD_DIM},
+                  {"d_v", p->d_v, VQ_MAX_HEAD_DIM},          {"n_ctx", p->n_ctx, MOST_CTX},
+                  {"n_batch", p->n_batch, MOST_CTX}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (fields[i].value < 1 || fields[i].value > fields[i].max)
+            return vq_fail(err, VQ_ERR_ARG, "%s is %u, allowed are 1 to %u", fields[i].name, fields[i].value,
+                           fields[i].max);
+    if (p->n_heads % p->n_kv_heads)
+        return vq_fail(err, VQ_ERR_ARG, "n_heads is %u, which is no multiple of n_kv_heads %u", p->n_heads,
+                       p->n_kv_heads);
+    if (p->sinks != VQ_KV_DEFAULT && p->sinks > VQ_MAX_SINKS)
+        return vq_fail(err, VQ_ERR_ARG, "sinks is %u, allowed are 0 to %d", p->sinks, VQ_MAX_SINKS);
+    if (p->residual != VQ_KV_DEFAULT && p->residual > VQ_MAX_RESIDUAL)
+        return vq_fail(err, VQ_ERR_ARG, "residual is %u, allowed are 0 to %d", p->residual, VQ_MAX_RESIDUAL);
+    if (!isfinite(p->scale) || p->scale < 0)
+        return vq_fail(err, VQ_ERR_ARG, "scale is %g", (double)p->scale);
+    if (p->exact != VQ_KV_EXACT_F16 && p->exact != VQ_KV_EXACT_BF16 && p->exact != VQ_KV_EXACT_F32)
+        return vq_fail(err, VQ_ERR_ARG, "exact is %d", (int)p->exact);
+    return VQ_OK;
+}
+
+/* ---- methods of the layers ---- */
+
+static bool read_u32(const char **at, uint32_t *out)
+{
+    uint64_t value = 0;
+    const char *start = *at;
+    for (; **at >= '0' && **at <= '9' && *at - start < 10; (*at)++)
+        value = value * 10 + (uint64_t)(**at - '0');
+    *out = (uint32_t)value;
+    return *at > start && value <= UINT32_MAX;
+}
+
+/* "0-1=f16,17=int8:a=1,b=2": an entry starts with a digit; its options go on up to the next one that does. */
+static vq_status apply_overrides(vq_kv_layer *layers, uint32_t n_layers, const char *text, vq_error *err)
+{
+    const char *at = text;
+    while (*at) {
+        uint32_t first, last;
+        const char *entry = at;
+        bool ok = read_u32(&at, &first);
+        last = first;
+        if (ok && *at == '-') {
+            at++;
+            ok = read_u32(&at, &last);
+        }
+        if (!ok || *at != '=')
+            return vq_fail(err, VQ_ERR_ARG, "layers: '%.64s' is not of the form FIRST-LAST=METHOD", entry);
+        if (first > last || last >= n_layers)
+            return vq_fail(err, VQ_ERR_ARG, "layers: %u-%u, the model has layers 0 to %u", first, last, n_layers - 1);
+        const char *method = ++at;
+        while (*at && !(*at == ',' && at[1] >= '0' && at[1] <= '9'))
+            at++;
+        char name[256];
+        if ((size_t)(at - method) >= sizeof name)
+            return vq_fail(err, VQ_ERR_ARG, "layers: the method of %u-%u is longer than %zu bytes", first, last,
+                           sizeof name - 1);
+        memcpy(name, method, (size_t)(at - method));
+        name[at - method] = '\0';
+        vq_method m;
+        const vq_status status = vq_method_parse(&m, name, err);
+        if (status != VQ_OK)
+            return vq_fail_prefix(err, status, "layers %u-%u", first, last);
+        for (uint32_t i = first; i <= last; i++)
+            layers[i].keys = layers[i].values = m;
+        at += *at == ',';
+    }
+    return VQ_OK;
+}
+
+static vq_status choose_methods(vq_kv_layer *layers, const vq_kv_params *p, vq_error *err)
+{
+    vq_method keys, values;
+    vq_status status = vq_method_parse(&keys, p->keys ? p->keys : "f16", err);
+    if (status != VQ_OK)
+        return vq_fail_prefix(err, status, "keys");
+    status = vq_method_parse(&values, p->values ? p->values : "f16", err);
+    if (status != VQ_OK)
+        return vq_fail_prefix(err, status, "values");
+    for (uint32_t i = 0; i < p->n_layers; i++) {
+        layers[i].keys = keys;
+        layers[i].values = values;
+    }
+    if (p->layers)
+        VQ_TRY(apply_overrides(layers, p->n_layers, p->layers, err));
+    for (uint32_t i = 0; i < p->n_layers; i++) {
+        vq_kv_layer *l = &layers[i];
+        l->window = p->window ? p->window[i] : 0;
+        l->sinks = l->keys.sinks > l->values.sinks ? l->keys.sinks : l->values.sinks;
+        l->residual = l->keys.residual > l->values.residual ? l->keys.residual : l->values.residual;
+        if (p->sinks != VQ_KV_DEFAULT)
+            l->sinks = p->sinks;
+        if (p->residual != VQ_KV_DEFAULT)
+            l->residual = p->residual;
+        if (l->window) {
+            l->sinks = 0;
+            /* Rows beyond the window are seen by nobody: keeping them exact would change nothing. */
+            l->residual = l->residual < l->window ? l->residual : l->window;
+        }
+    }
+    return VQ_OK;
+}
+
+/* ---- codecs ---- */
+
+static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, uint32_t layer, uint32_t head, bool keys,
+                             vq_error *err)
+{
+    *side = (vq_side){.codec = m->codec, .kernels = &kv->kernels, .d = keys ? kv->d_k : kv->d_v};
+    const vq_codec_env env = {.layer = layer,
+                              .head = head,
+                              .d = side->d,
+                              .keys = keys,
+                              .seed = kv->seed,
+                              .options = m->values,
+                              .kernels = &kv->kernels};
+    const vq_status status = m->codec->create(&side->state, &env, err);
+    if (status != VQ_OK)
+        return vq_fail_prefix(err, status, "%s of layer %u", keys ? "keys" : "values", layer);
+    kv->n_shared += vq_side_shared_bytes(side);
+    return VQ_OK;
+}
+
+static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
+
+/* What a layer's page holds and which rows it keeps exactly, once its codecs are there. */
+static vq_status shape_layer(vq_kv *kv, vq_kv_layer *l, vq_error *err)
+{
+    const vq_kv_head *h = &l->heads[0];
+    const uint32_t gk = vq_side_granule(&h->k), gv = vq_side_granule(&h->v);
+    l->granule = gk > gv ? gk : gv;
+    vq_page_bytes k, v;
+    h->k.codec->page_bytes(h->k.state, &k);
+    h->v.codec->page_bytes(h->v.state, &v);
+    if ((gk != VQ_GRANULE && gk != VQ_PAGE_ROWS) || (gv != VQ_GRANULE && gv != VQ_PAGE_ROWS) ||
+        k.codes + k.scales == 0 || v.codes + v.scales == 0)
+        return vq_fail(err, VQ_ERR_UNSUPPORTED, "%s or %s has granule %u or %u, which is not 32 or 64",
+                       l->keys.codec->name, l->values.codec->name, gk, gv);
+    l->split = (vq_page_bytes){.codes = k.codes + v.codes, .scales = k.scales + v.scales};
+    l->value_at = align64(k.codes + k.scales);
+    l->page_bytes = l->value_at + align64(v.codes + v.scales);
+
+    const uint64_t exact_room = (uint64_t)l->residual + l->granule, n_ctx = kv->n_ctx;
+    l->exact_room = (uint32_t)(exact_room < n_ctx ? exact_room : n_ctx);
+    uint64_t page_room = (n_ctx + VQ_PAGE_ROWS - 1) / VQ_PAGE_ROWS;
+    /* Rows that queries of a chunk see, and a page at each end. */
+    const uint64_t seen = ((uint64_t)l->window + kv->n_batch) / VQ_PAGE_ROWS + 3;
+    if (l->window && seen < page_room)
+        page_room = seen;
+    l->page_room = (uint32_t)page_room;
+
+    const size_t query = vq_side_query_bytes(&h->k), acc = vq_side_acc_len(&h->v);
+    kv->query_most = query > kv->query_most ? query : kv->query_most;
+    kv->acc_most = acc > kv->acc_most ? acc : kv->acc_most;
+    return VQ_OK;
+}
+
+/* ---- layout ---- */
+
+static size_t product(vq_arena *arena, size_t a, size_t b)
+{
+    size_t n = 0;
+    if (!vq_mul_size(a, b, &n))
+        arena->overflow = true;
+    return n;
+}
+
+static void lay_out_scratch(vq_arena *arena, const vq_kv *kv, vq_kv_scratch *s)
+{
+    const size_t nq = kv->tile_most, d = kv->d_k > kv->d_v ? kv->d_k : kv->d_v;
+    s->rows = vq_arena_take(arena, VQ_PAGE_ROWS * d, sizeof(float));
+    s->q = vq_arena_take(arena, nq * kv->d_k, sizeof(float));
+    s->prepared = vq_arena_take(arena, nq, kv->query_most);
+    s->scores = vq_arena_take(arena, nq * VQ_PAGE_ROWS, sizeof(float));
+    s->coded = vq_arena_take(arena, product(arena, nq, kv->acc_most), sizeof(float));
+    s->plain = vq_arena_take(arena, nq * kv->d_v, sizeof(float));
+    s->part = vq_arena_take(arena, product(arena, nq, kv->acc_most), sizeof(float));
+    s->max = vq_arena_take(arena, nq, sizeof(float));
+    s->sum = vq_arena_take(arena, nq, sizeof(float));
+    s->part_max = vq_arena_take(arena, nq, sizeof(float));
+    s->part_sum = vq_arena_take(arena, nq, sizeof(float));
+    s->rescale = vq_arena_take(arena, nq, sizeof(float));
+    s->live = vq_arena_take(arena, nq, sizeof(uint64_t));
+}
+
+/* First mapping: the structs.  Sizes are known from the parameters. */
+static vq_kv *lay_out_structs(vq_arena *arena, const vq_kv_params *p)
+{
+    vq_kv *kv = vq_arena_take(arena, 1, sizeof *kv);
+    vq_kv_layer *layers = vq_arena_take(arena, p->n_layers, sizeof *layers);
+    vq_kv_head *heads = vq_arena_take(arena, product(arena, p->n_layers, p->n_kv_heads), sizeof *heads);
+    vq_kv_scratch *scratch = vq_arena_take(arena, vq_pool_n_threads(p->pool), sizeof *scratch);
+    vq_store_class *classes = vq_arena_take(arena, p->n_layers, sizeof *classes);
+    if (!kv)
+        return NULL;
+    kv->layers = layers;
+    for (uint32_t i = 0; i < p->n_layers; i++)
+        layers[i].heads = heads + (size_t)i * p->n_kv_heads;
+    kv->scratch = scratch;
+    kv->store.classes = classes;
+    return kv;
+}
+
+/* Second mapping: tables, exact rows, scratch. */
+static void lay_out_rows(vq_arena *arena, vq_kv *kv)
+{
+    for (uint32_t i = 0; i < kv->n_layers; i++) {
+        vq_kv_layer *l = &kv->layers[i];
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++)
+            l->heads[h].pages = vq_arena_take(arena, l->page_room, sizeof *l->heads[h].pages);
+    }
+    const size_t row_k = kv->d_k * kv->exact_bytes, row_v = kv->d_v * kv->exact_bytes;
+    for (uint32_t i = 0; i < kv->n_layers; i++) {
+        vq_kv_layer *l = &kv->layers[i];
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
+            l->heads[h].sink_k = vq_arena_take(arena, l->sinks, row_k);
+            l->heads[h].sink_v = vq_arena_take(arena, l->sinks, row_v);
+            l->heads[h].exact_k = vq_arena_take(arena, l->exact_room, row_k);
+            l->heads[h].exact_v = vq_arena_take(arena, l->exact_room, row_v);
+        }
+    }
+    kv->stage_k = vq_arena_take(arena, product(arena, kv->n_kv_heads, kv->n_batch), row_k);
+    kv->stage_v = vq_arena_take(arena, product(arena, kv->n_kv_heads, kv->n_batch), row_v);
+    kv->tiles = vq_arena_take(arena, (size_t)kv->n_batch + 1, sizeof *kv->tiles);
+    for (uint32_t i = 0; i < kv->n_threads; i++)
+        lay_out_scratch(arena, kv, &kv->scratch[i]);
+    kv->token_q = vq_arena_take(arena, (size_t)kv->n_heads * kv->d_k, sizeof(float));
+    kv->token_prepared = vq_arena_take(arena, kv->n_heads, kv->query_most);
+    kv->part_acc = vq_arena_take(arena, product(arena, kv->part_room, kv->acc_most), sizeof(float));
+    kv->part_max = vq_arena_take(arena, kv->part_room, sizeof(float));
+    kv->part_sum = vq_arena_take(arena, kv->part_room, sizeof(float));
+}
+
+/* The arena's block, mapped; *n_bytes are whole pages of the system. */
+static vq_status map_arena(vq_arena *arena, size_t *n_bytes, vq_error *err)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t n;
+    if (arena->overflow || !vq_add_size(arena->at, page - 1, &n))
+        return vq_fail(err, VQ_ERR_NOMEM, "the sizes of the cache do not fit into an address space");
+    n = n / page * page;
+    arena->base = vq_store_map(n);
+    if (!arena->base)
+        return vq_fail(err, VQ_ERR_NOMEM, "no memory for %zu bytes of tables and exact rows", n);
+    arena->n_bytes = *n_bytes = n;
+    arena->at = 0;
+    return VQ_OK;
+}
+
+static void assign_class(vq_kv *kv, vq_kv_layer *l)
+{
+    vq_store *store = &kv->store;
+    for (l->page_class = 0; l->page_class < store->n_classes; l->page_class++)
+        if (store->classes[l->page_class].n_bytes == l->page_bytes)
+            return;
+    store->classes[store->n_classes++].n_bytes = l->page_bytes;
+}
+
+static vq_status build(vq_kv *kv, const vq_kv_params *p, vq_error *err)
+{
+    vq_kernels_init(&kv->kernels, vq_cpu_detect());
+    kv->pool = p->pool;
+    kv->n_threads = vq_pool_n_threads(p->pool);
+    kv->n_layers = p->n_layers;
+    kv->n_heads = p->n_heads;
+    kv->n_kv_heads = p->n_kv_heads;
+    kv->group = p->n_heads / p->n_kv_heads;
+    kv->d_k = p->d_k;
+    kv->d_v = p->d_v;
+    kv->n_ctx = p->n_ctx;
+    kv->n_batch = p->n_batch < p->n_ctx ? p->n_batch : p->n_ctx;
+    kv->scale = p->scale != 0 ? p->scale : (float)(1 / sqrt(p->d_k));
+    kv->exact = p->exact;
+    kv->exact_bytes = p->exact == VQ_KV_EXACT_F32 ? sizeof(float) : sizeof(uint16_t);
+    kv->seed = p->seed;
+    kv->model_hash = p->model_hash;
+    kv->rope_base = p->rope_base;
+    kv->pending = VQ_NO_LAYER;
+    const uint32_t tokens = VQ_TILE_QUERIES / kv->group;
+    kv->tile_tokens = tokens < 1 ? 1 : tokens > VQ_GRANULE ? VQ_GRANULE : tokens;
+    kv->tile_most = kv->tile_tokens * kv->group;
+
+    VQ_TRY(choose_methods(kv->layers, p, err));
+    kv->acc_most = kv->d_v;
+    size_t most_segments = 0;
+    for (uint32_t i = 0; i < kv->n_layers; i++) {
+        vq_kv_layer *l = &kv->layers[i];
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
+            VQ_TRY(create_side(&l->heads[h].k, kv, &l->keys, i, h, true, err));
+            VQ_TRY(create_side(&l->heads[h].v, kv, &l->values, i, h, false, err));
+        }
+        VQ_TRY(shape_layer(kv, l, err));
+        assign_class(kv, l);
+        l->coded_end = l->coded_floor = l->exact_first = l->sinks;
+        /* Sinks, blocks of pages (one more where the first is cut by the window), exact rows. */
+        const size_t n_segments = l->page_room / VQ_SEGMENT_PAGES + 4;
+        most_segments = n_segments > most_segments ? n_segments : most_segments;
+    }
+    kv->part_room = kv->n_heads * most_segments;
+
+    vq_arena arena = {0};
+    lay_out_rows(&arena, kv);
+    VQ_TRY(map_arena(&arena, &kv->n_rows_bytes, err));
+    kv->rows_block = arena.base;
+    lay_out_rows(&arena, kv);
+    return VQ_OK;
+}
+
+vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err)
+{
+    *out = NULL;
+    VQ_TRY(check(params, err));
+    vq_arena arena = {0};
+    lay_out_structs(&arena, params);
+    size_t n_bytes = 0;
+    VQ_TRY(map_arena(&arena, &n_bytes, err));
+    vq_kv *kv = lay_out_structs(&arena, params);
+    kv->n_struct_bytes = n_bytes;
+    const vq_status status = build(kv, params, err);
+    if (status != VQ_OK) {
+        vq_kv_close(kv);
+        return status;
+    }
+    *out = kv;
+    return VQ_OK;
+}
+
+void vq_kv_close(vq_kv *kv)
+{
+    if (!kv)
+        return;
+    for (uint32_t i = 0; i < kv->n_layers; i++)
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
+            vq_side *sides[2] = {&kv->layers[i].heads[h].k, &kv->layers[i].heads[h].v};
+            for (int j = 0; j < 2; j++)
+                if (sides[j]->state)
+                    sides[j]->codec->destroy(sides[j]->state);
+        }
+    vq_store_release(&kv->store);
+    vq_store_unmap(kv->rows_block, kv->n_rows_bytes);
+    vq_store_unmap(kv, kv->n_struct_bytes);
+}

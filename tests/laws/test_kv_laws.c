@@ -1,0 +1,252 @@
+/* Laws of the cache that hold for every registered codec, as codec of keys, of values and of both.  A codec that is
+ * added to the list is tested here without a line of its own. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kv/codec.h"
+#include "kv_feed.h"
+
+enum { N = 200 };
+
+static const uint32_t windows[3] = {0, 70, 20};
+
+/* The codecs of keys and values in the three combinations. */
+static void pair_of(size_t codec, int combination, const char **keys, const char **values)
+{
+    *keys = combination == 1 ? "f16" : vq_codecs[codec]->name;
+    *values = combination == 0 ? "f16" : vq_codecs[codec]->name;
+}
+
+static void assert_same_bits(const feed *got, const feed *want, const char *what)
+{
+    const size_t n = feed_out_bytes(want) / sizeof(float);
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&got->out[i], &want->out[i], sizeof(float)) != 0) {
+            const size_t at = i / want->d_v / want->n_heads;
+            fail_msg("%s: layer %zu, row %zu, head %zu, channel %zu: %.9g, expected %.9g", what, at / want->n,
+                     at % want->n, i / want->d_v % want->n_heads, i % want->d_v, (double)got->out[i],
+                     (double)want->out[i]);
+        }
+}
+
+static void chunks_and_threads_change_nothing(void **state)
+{
+    (void)state;
+    const uint32_t exact[][2] = {{VQ_KV_DEFAULT, VQ_KV_DEFAULT}, {4, 0}, {70, 33}};
+    feed want = feed_make(3, 6, 2, 64, 64, N, 11), got = feed_make(3, 6, 2, 64, 64, N, 11);
+    vq_pool *pools[4] = {NULL};
+    for (uint32_t t = 2; t <= 3; t++)
+        assert_int_equal(vq_pool_open(&pools[t], t, NULL), VQ_OK);
+    for (size_t c = 0; c < vq_n_codecs; c++)
+        for (int combination = 0; combination < 3; combination++)
+            for (size_t e = 0; e < 3; e++) {
+                vq_kv_params p = {.window = windows, .sinks = exact[e][0], .residual = exact[e][1], .seed = 5};
+                pair_of(c, combination, &p.keys, &p.values);
+                vq_kv *kv = feed_open(&want, p);
+                feed_run(&want, kv, 0, N, 1);
+                vq_kv_close(kv);
+                const struct {
+                    uint32_t chunk, threads;
+                } cuts[] = {{1, 2}, {7, 1}, {7, 3}, {40, 2}, {40, 3}, {N, 1}, {N, 2}};
+                for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+                    memset(got.out, 0, feed_out_bytes(&got));
+                    p.pool = pools[cuts[i].threads];
+                    kv = feed_open(&got, p);
+                    feed_run(&got, kv, 0, N, cuts[i].chunk);
+                    vq_kv_close(kv);
+                    char what[160];
+                    snprintf(what, sizeof what, "keys %s, values %s, sinks %d, residual %d, chunk %u, threads %u",
+                             p.keys, p.values, (int)p.sinks, (int)p.residual, cuts[i].chunk, cuts[i].threads);
+                    assert_same_bits(&got, &want, what);
+                }
+            }
+    feed_free(&want);
+    feed_free(&got);
+    for (uint32_t t = 2; t <= 3; t++)
+        vq_pool_close(pools[t]);
+}
+
+static void check_against_oracle(const feed *f, const vq_kv *kv, const vq_kv_params *p, uint32_t row)
+{
+    vq_method keys, values;
+    assert_int_equal(vq_method_parse(&keys, p->keys, NULL), VQ_OK);
+    assert_int_equal(vq_method_parse(&values, p->values, NULL), VQ_OK);
+    double want[VQ_MAX_HEAD_DIM];
+    for (uint32_t l = 0; l < f->n_layers; l++)
+        for (uint32_t h = 0; h < f->n_heads; h++) {
+            const double bound = feed_oracle(f, kv, l, h, row, p->window ? p->window[l] : 0,
+                                             (double)keys.codec->score_error, (double)values.codec->mix_error, want);
+            const float *got = f->out + (((size_t)l * f->n + row) * f->n_heads + h) * f->d_v;
+            for (uint32_t c = 0; c < f->d_v; c++)
+                if (!(fabs(got[c] - want[c]) <= bound))
+                    fail_msg("keys %s, values %s, layer %u, row %u, head %u, channel %u: %.9g, expected %.9g +- %.3g",
+                             p->keys, p->values, l, row, h, c, (double)got[c], want[c], bound);
+        }
+}
+
+static void attention_is_a_softmax_over_the_rows_that_are_read(void **state)
+{
+    (void)state;
+    feed f = feed_make(3, 6, 2, 64, 64, N, 12);
+    /* Small queries: with large ones a softmax is a maximum, and the bound says nothing. */
+    for (size_t i = 0; i < (size_t)3 * N * 6 * 64; i++)
+        f.q[i] *= 0.05f;
+    const uint32_t sinks[2] = {VQ_KV_DEFAULT, 5};
+    for (size_t c = 0; c < vq_n_codecs; c++)
+        for (int combination = 0; combination < 3; combination++)
+            for (int exact = 0; exact < 2; exact++) {
+                vq_kv_params p = {.window = windows,
+                                  .sinks = sinks[exact],
+                                  .residual = exact ? 0 : VQ_KV_DEFAULT,
+                                  .exact = exact ? VQ_KV_EXACT_F32 : VQ_KV_EXACT_F16};
+                pair_of(c, combination, &p.keys, &p.values);
+                vq_kv *kv = feed_open(&f, p);
+                for (uint32_t row = 0; row < N; row++) {
+                    feed_run(&f, kv, row, row + 1, 1);
+                    if (row % 8 == 0 || row % 32 >= 30 || (row + 5) % 32 >= 30)
+                        check_against_oracle(&f, kv, &p, row);
+                }
+                vq_kv_close(kv);
+            }
+    feed_free(&f);
+}
+
+static void odd_rows_stay_finite(void **state)
+{
+    (void)state;
+    const float kinds[] = {0.0f, -0.0f, 100.0f, 6e-8f, 1e-41f, 6e4f, -6e4f};
+    enum { CONSTANTS = sizeof kinds / sizeof kinds[0] };
+    for (size_t c = 0; c < vq_n_codecs; c++)
+        for (size_t kind = 0; kind < CONSTANTS + 3; kind++) {
+            feed f = feed_make(1, 2, 1, 64, 64, 100, 13);
+            for (size_t i = 0; i < (size_t)100 * 64; i++) {
+                float x = kind < CONSTANTS ? kinds[kind] : 0;
+                if (kind == CONSTANTS) /* one value and zeros */
+                    x = i % 64 == 9 ? 65504.0f : 0;
+                if (kind == CONSTANTS + 1) /* two values, one ulp apart */
+                    x = i % 2 ? 1.0f : nextafterf(1.0f, 2.0f);
+                if (kind == CONSTANTS + 2) /* one row that is not like the others */
+                    x = i / 64 == 20 ? 6e4f : (i / 64 == 21 ? 0 : f.k[i]);
+                f.k[i] = f.v[i] = x;
+            }
+            memset(f.q, 0, (size_t)50 * 2 * 64 * sizeof *f.q); /* and zero queries */
+            vq_kv_params p = {.sinks = 0, .residual = 0, .keys = vq_codecs[c]->name, .values = vq_codecs[c]->name};
+            vq_kv *kv = feed_open(&f, p);
+            feed_run(&f, kv, 0, f.n, 9);
+            float k[100 * 64], v[100 * 64];
+            assert_int_equal(vq_kv_read(kv, 0, 0, k, v, NULL), 100);
+            for (size_t i = 0; i < (size_t)100 * 64; i++)
+                if (!isfinite(k[i]) || !isfinite(v[i]))
+                    fail_msg("%s, kind %zu: row %zu is read as %g and %g", p.keys, kind, i / 64, (double)k[i],
+                             (double)v[i]);
+            for (size_t i = 0; i < feed_out_bytes(&f) / sizeof(float); i++)
+                if (!isfinite(f.out[i]) || fabsf(f.out[i]) > 1.5f * 65504)
+                    fail_msg("%s, kind %zu: row %zu has the output %g", p.keys, kind, i / 128, (double)f.out[i]);
+            if (kind < 2)
+                for (size_t i = 0; i < (size_t)100 * 64; i++)
+                    assert_true(k[i] == 0 && v[i] == 0);
+            vq_kv_close(kv);
+            feed_free(&f);
+        }
+}
+
+/* Any head size works, or is refused when the cache is opened, by name. */
+static void head_sizes_work_or_are_refused_at_open(void **state)
+{
+    (void)state;
+    const uint32_t sizes[] = {1, 8, 64, 72, 80, 96, 100, 128, 256, 512};
+    for (size_t c = 0; c < vq_n_codecs; c++)
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+            const uint32_t d = sizes[i];
+            vq_kv_params p = {.n_layers = 1,
+                              .n_heads = 2,
+                              .n_kv_heads = 1,
+                              .d_k = d,
+                              .d_v = d,
+                              .n_ctx = 100,
+                              .n_batch = 100,
+                              .sinks = 0,
+                              .residual = 0,
+                              .keys = vq_codecs[c]->name,
+                              .values = vq_codecs[c]->name};
+            vq_kv *kv;
+            vq_error err = {0};
+            const vq_status status = vq_kv_open(&kv, &p, &err);
+            if (status != VQ_OK) {
+                char number[16];
+                snprintf(number, sizeof number, "%u", d);
+                assert_int_equal(status, VQ_ERR_UNSUPPORTED);
+                assert_null(kv);
+                if (!strstr(err.text, vq_codecs[c]->name) || !strstr(err.text, number))
+                    fail_msg("the refusal of %s at head size %u says: %s", vq_codecs[c]->name, d, err.text);
+                continue;
+            }
+            vq_kv_close(kv);
+            feed f = feed_make(1, 2, 1, d, d, 100, 14 + d);
+            for (size_t j = 0; j < (size_t)100 * 2 * d; j++)
+                f.q[j] *= 0.05f;
+            kv = feed_open(&f, p);
+            for (uint32_t row = 0; row < 100; row++) {
+                feed_run(&f, kv, row, row + 1, 1);
+                if (row >= 60)
+                    check_against_oracle(&f, kv, &p, row);
+            }
+            vq_kv_close(kv);
+            feed_free(&f);
+        }
+}
+
+/* The exact rows never outgrow the residual window and a granule, whether rows come one by one or at once. */
+static void exact_rows_stay_bounded(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < vq_n_codecs; c++) {
+        feed f = feed_make(1, 2, 1, 64, 64, N, 15);
+        vq_kv_params p = {.sinks = 0, .residual = 32, .keys = vq_codecs[c]->name, .values = vq_codecs[c]->name};
+        vq_kv *kv = feed_open(&f, p);
+        uint64_t n_exact = 0;
+        for (uint32_t row = 0; row < N;) {
+            const uint32_t n = row == 0 ? 8 : 1;
+            feed_run(&f, kv, row, row + n, n);
+            row += n;
+            vq_kv_bytes b;
+            vq_kv_measure(kv, &b);
+            assert_int_equal(b.n_rows, row);
+            n_exact = b.n_rows - b.n_packed_rows;
+            assert_true(n_exact <= 32 + VQ_PAGE_ROWS - 1);
+            assert_true(row < 32 || n_exact >= 32);
+        }
+        vq_kv_close(kv);
+        kv = feed_open(&f, p);
+        feed_run(&f, kv, 0, N, N);
+        vq_kv_bytes b;
+        vq_kv_measure(kv, &b);
+        assert_int_equal(b.n_rows - b.n_packed_rows, n_exact);
+        /* the newest rows are exact: read as appended, but for the type of exact rows */
+        float k[N * 64];
+        assert_int_equal(vq_kv_read(kv, 0, 0, k, NULL, NULL), N);
+        for (size_t i = (N - 32) * 64; i < N * 64; i++)
+            assert_true(fabsf(k[i] - f.k[i]) <= fabsf(f.k[i]) * 0x1p-11f + 0x1p-25f);
+        vq_kv_close(kv);
+        feed_free(&f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_and_threads_change_nothing),
+        cmocka_unit_test(attention_is_a_softmax_over_the_rows_that_are_read),
+        cmocka_unit_test(odd_rows_stay_finite),
+        cmocka_unit_test(head_sizes_work_or_are_refused_at_open),
+        cmocka_unit_test(exact_rows_stay_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
