@@ -1,12 +1,93 @@
-/* Kernels of the packed codecs: packing, rotation, scores and weighted sums over codes. */
+/* Kernels of the packed codecs: rotation, encoding, tiles of unpacked codes, scores and weighted sums over them.
+ *
+ * All of them give the same bits on every tier: dot products are sums of integers, and the floating-point steps around
+ * them are single multiplications and additions in a fixed order.
+ *
+ * Codes of a granule (32 rows) are stored in groups of 8 neighbouring dimensions, each of 32 * bits bytes.  The 256
+ * codes of a group form four registers of 64 codes, in the order in which products over quads read them:
+ *
+ *     keys     register 2a + h, byte i:  row 16h + i/4,          dimension 4a + i%4      (products over dimensions)
+ *     values   register s, byte i:       row 8s + 4(i/32) + i%4, dimension (i%32)/4      (products over rows)
+ *
+ * and are cut into planes, the lowest bits first:
+ *
+ *     nibbles  (bits & 4)   128 bytes    register s in byte 64(s/2) + i, bits 4(s%2) ..
+ *     crumbs   (bits & 2)    64 bytes    register s in byte i, bits 2s ..
+ *     bits     (bits & 1)    32 bytes    register s in byte i%32, bit s + 4(i/32)
+ *     8 bits                256 bytes    register s in byte 64s + i
+ *
+ * A tile is a page's codes after a table look-up, in a shape that byte products read from start to end:
+ *
+ *     keys     [n_groups * 2 quads of dimensions][64 rows][4 dimensions] unsigned bytes
+ *     values   [16 quads of rows][n_lanes dimensions][4 rows] signed bytes */
 #ifndef VQ_KERNELS_CODES_H
 #define VQ_KERNELS_CODES_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+enum {
+    VQ_CODES_ROWS = 64,    /* of a tile */
+    VQ_CODES_GRANULE = 32, /* rows that are encoded together */
+    VQ_CODES_GROUP = 8,    /* dimensions of a group */
+};
+
+/* Bytes of one group of one granule. */
+static inline size_t vq_codes_group_bytes(uint32_t bits) { return (size_t)32 * bits; }
+
+/* Dimensions that a tile of values has: d rounded up to whole vectors of lanes. */
+static inline uint32_t vq_codes_lanes(uint32_t d) { return (d + 15) / 16 * 16; }
 
 typedef struct vq_codes_kernels {
     /* In place: x = H x / sqrt(n), H the Sylvester-Hadamard matrix, n a power of two. */
     void (*hadamard)(float *x, uint32_t n);
+    /* x[i] = -x[i] where bit i is set */
+    void (*flip)(float *x, const uint8_t *sign_bits, uint32_t n);
+    /* sum of squares, in 16 interleaved parts: part p takes p, p + 16, ..; then halves are added */
+    float (*sum_squares)(const float *x, uint32_t n);
+    /* codes[i] = number of bounds below x[i] * inv; bounds ascend */
+    void (*count)(uint8_t *codes, const float *x, float inv, const float *bounds, uint32_t n_bounds, uint32_t n);
+    /* sum of x[i] * v[codes[i]], in the order of sum_squares */
+    float (*correlate)(const float *x, const uint8_t *codes, const int32_t *v, uint32_t n);
+
+    /* codes [32][row_stride] -> the n_groups groups of one granule */
+    void (*pack_keys)(uint8_t *packed, const uint8_t *codes, size_t row_stride, uint32_t bits, uint32_t n_groups);
+    void (*pack_values)(uint8_t *packed, const uint8_t *codes, size_t row_stride, uint32_t bits, uint32_t n_groups);
+    /* n_granules (1 or 2) granules of n_groups groups, one after the other -> a tile; table [256], or NULL for 8-bit
+     * codes that stay what they are */
+    void (*unpack_keys)(uint8_t *tile, const uint8_t *packed, uint32_t bits, const uint8_t *table, uint32_t n_groups,
+                        uint32_t n_granules);
+    /* n_lanes = vq_codes_lanes(8 * n_groups); lanes past the groups hold anything */
+    void (*unpack_values)(int8_t *tile, const uint8_t *packed, uint32_t bits, const int8_t *table, uint32_t n_groups,
+                          uint32_t n_granules);
+
+    /* out[i][lane] = sum over quads and the 4 bytes of each: tile[quad][lane][..] * b[i][4 quad + ..], exactly.
+     * n_lanes is a multiple of 16; quads of the tile are tile_stride bytes apart; b rows b_stride bytes; out rows
+     * out_stride integers.  us: |b| <= 127 where tile <= 127, |b| <= 64 otherwise.  su: b <= 255 where
+     * |tile| <= 64, b <= 127 otherwise.  (AVX2 adds two products in 16 bits.) */
+    void (*dots_us)(int32_t *out, size_t out_stride, const uint8_t *tile, size_t tile_stride, uint32_t n_lanes,
+                    uint32_t n_quads, const int8_t *b, size_t b_stride, uint32_t n);
+    void (*dots_su)(int32_t *out, size_t out_stride, const int8_t *tile, size_t tile_stride, uint32_t n_lanes,
+                    uint32_t n_quads, const uint8_t *b, size_t b_stride, uint32_t n);
+
+    /* out[i] = (float)(2 dots[i] - centre) * scale * norms[i] */
+    void (*scores)(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, uint32_t n);
+    /* acc[i] += (float)(2 dots[i] + sum) * scale */
+    void (*add_scaled)(float *acc, const int32_t *dots, int32_t sum, float scale, uint32_t n);
+    /* Weights times norms as bytes: out [64], most 255 (narrow) or two times 7 bits (wide: out [2][64], high first).
+     * *sum is the sum of what they stand for.  Returns the unit; 0 when all products vanish.  Narrow bytes carry the
+     * rounding error on to the row 16 below, starting from a dither, so that many small weights keep their total. */
+    float (*weigh_narrow)(uint8_t *out, int32_t *sum, const float *weights, const float *norms);
+    float (*weigh_wide)(uint8_t *out, int32_t *sum, const float *weights, const float *norms);
+    void (*f16_to_f32)(float *out, const uint16_t *x, uint32_t n);
+    /* round(x * inv), within +-127 */
+    void (*round_signed)(int8_t *out, const float *x, float inv, uint32_t n);
+    /* round((x - zero) * inv), within 0..most, each value with its own zero and inv */
+    void (*round_affine)(uint8_t *out, const float *x, const float *zero, const float *inv, uint32_t most, uint32_t n);
+    /* x -> integers round(x / unit) and their sum; returns the unit, 0 when x vanishes.  Narrow: bytes, |.| <= 127.
+     * Wide: 14 bits in two halves [2][stride], high first, 128 high + low, |high| <= 64, -64 <= low <= 63. */
+    float (*quantise_narrow)(int8_t *out, int32_t *sum, const float *x, uint32_t n);
+    float (*quantise_wide)(int8_t *out, size_t stride, int32_t *sum, const float *x, uint32_t n);
 } vq_codes_kernels;
 
 void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu);

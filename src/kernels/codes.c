@@ -1,0 +1,243 @@
+/* The packed codecs' kernels: arithmetic definitions.  Planes and tiles are in codes_tile.c. */
+#include "kernels/codes.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/cpu.h"
+#include "base/half.h"
+#include "kernels/codes_inner.h"
+#include "kernels/codes_sum.h"
+
+static void hadamard_c(float *x, uint32_t n)
+{
+    for (uint32_t h = 1; h < n; h *= 2)
+        for (uint32_t i = 0; i < n; i += 2 * h)
+            for (uint32_t j = i; j < i + h; j++) {
+                const float a = x[j], b = x[j + h];
+                x[j] = a + b;
+                x[j + h] = a - b;
+            }
+    const float s = 1 / sqrtf((float)n);
+    for (uint32_t i = 0; i < n; i++)
+        x[i] *= s;
+}
+
+static void flip_c(float *x, const uint8_t *sign_bits, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (sign_bits[i / 8] >> (i % 8) & 1)
+            x[i] = -x[i];
+}
+
+static float sum_squares_c(const float *x, uint32_t n)
+{
+    float part[VQ_SUM_PARTS] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        part[i % VQ_SUM_PARTS] += x[i] * x[i];
+    return vq_sum_parts(part);
+}
+
+static float correlate_c(const float *x, const uint8_t *codes, const int32_t *v, uint32_t n)
+{
+    float part[VQ_SUM_PARTS] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        part[i % VQ_SUM_PARTS] += x[i] * (float)v[codes[i]];
+    return vq_sum_parts(part);
+}
+
+void vq_codes_count_c(uint8_t *codes, const float *x, float inv, const float *bounds, uint32_t n_bounds, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const float u = x[i] * inv;
+        uint32_t low = 0, high = n_bounds; /* bounds below low are exceeded, from high on not */
+        while (low < high) {
+            const uint32_t mid = (low + high) / 2;
+            if (u > bounds[mid])
+                low = mid + 1;
+            else
+                high = mid;
+        }
+        codes[i] = (uint8_t)low;
+    }
+}
+
+/* Halves to even; the comparison first, since a conversion of what does not fit is undefined. */
+static int32_t round_within(float x, float least, float most)
+{
+    return (int32_t)rintf(x < least ? least : x > most ? most : x);
+}
+
+static void dots_us_c(int32_t *out, size_t out_stride, const uint8_t *tile, size_t tile_stride, uint32_t n_lanes,
+                      uint32_t n_quads, const int8_t *b, size_t b_stride, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t *o = out + i * out_stride;
+        memset(o, 0, n_lanes * sizeof *o);
+        for (uint32_t q = 0; q < n_quads; q++) {
+            const uint8_t *t = tile + q * tile_stride;
+            const int8_t *c = b + i * b_stride + (size_t)4 * q;
+            for (uint32_t lane = 0; lane < n_lanes; lane++, t += 4)
+                o[lane] += t[0] * c[0] + t[1] * c[1] + t[2] * c[2] + t[3] * c[3];
+        }
+    }
+}
+
+static void dots_su_c(int32_t *out, size_t out_stride, const int8_t *tile, size_t tile_stride, uint32_t n_lanes,
+                      uint32_t n_quads, const uint8_t *b, size_t b_stride, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t *o = out + i * out_stride;
+        memset(o, 0, n_lanes * sizeof *o);
+        for (uint32_t q = 0; q < n_quads; q++) {
+            const int8_t *t = tile + q * tile_stride;
+            const uint8_t *c = b + i * b_stride + (size_t)4 * q;
+            for (uint32_t lane = 0; lane < n_lanes; lane++, t += 4)
+                o[lane] += t[0] * c[0] + t[1] * c[1] + t[2] * c[2] + t[3] * c[3];
+        }
+    }
+}
+
+static void scores_c(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (float)(2 * dots[i] - centre) * scale * norms[i];
+}
+
+static void add_scaled_c(float *acc, const int32_t *dots, int32_t sum, float scale, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        acc[i] += (float)(2 * dots[i] + sum) * scale;
+}
+
+/* Products, and the largest of them. */
+static float products(float *p, const float *weights, const float *norms)
+{
+    float most = 0;
+    for (uint32_t i = 0; i < VQ_CODES_ROWS; i++) {
+        p[i] = weights[i] * norms[i];
+        most = p[i] > most ? p[i] : most;
+    }
+    return most;
+}
+
+static float weigh_narrow_c(uint8_t *out, int32_t *sum, const float *weights, const float *norms)
+{
+    float p[VQ_CODES_ROWS], carry[16];
+    const float most = products(p, weights, norms);
+    *sum = 0;
+    if (!(most >= VQ_CODES_SMALLEST)) {
+        memset(out, 0, VQ_CODES_ROWS);
+        return 0;
+    }
+    const float inv = 254 / most; /* and a carry of at most 1/2: no byte passes 255 */
+    memcpy(carry, vq_codes_dither, sizeof carry);
+    for (uint32_t i = 0; i < VQ_CODES_ROWS; i++) {
+        const float x = p[i] * inv + carry[i % 16];
+        const int32_t r = (int32_t)rintf(x);
+        carry[i % 16] = x - (float)r;
+        out[i] = (uint8_t)r;
+        *sum += r;
+    }
+    return most / 254;
+}
+
+static float weigh_wide_c(uint8_t *out, int32_t *sum, const float *weights, const float *norms)
+{
+    float p[VQ_CODES_ROWS];
+    const float most = products(p, weights, norms);
+    *sum = 0;
+    if (!(most >= VQ_CODES_SMALLEST)) {
+        memset(out, 0, 2 * VQ_CODES_ROWS);
+        return 0;
+    }
+    const float inv = 16383 / most;
+    for (uint32_t i = 0; i < VQ_CODES_ROWS; i++) {
+        const int32_t r = round_within(p[i] * inv, 0, 16383);
+        out[i] = (uint8_t)(r >> 7);
+        out[VQ_CODES_ROWS + i] = (uint8_t)(r & 127);
+        *sum += r;
+    }
+    return most / 16383;
+}
+
+static void f16_to_f32_c(float *out, const uint16_t *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = vq_f32_from_f16(x[i]);
+}
+
+static void round_signed_c(int8_t *out, const float *x, float inv, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (int8_t)round_within(x[i] * inv, -127, 127);
+}
+
+static void round_affine_c(uint8_t *out, const float *x, const float *zero, const float *inv, uint32_t most, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (uint8_t)round_within((x[i] - zero[i]) * inv[i], 0, (float)most);
+}
+
+static float largest(const float *x, uint32_t n)
+{
+    float most = 0;
+    for (uint32_t i = 0; i < n; i++)
+        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    return most;
+}
+
+static float quantise_narrow_c(int8_t *out, int32_t *sum, const float *x, uint32_t n)
+{
+    const float most = largest(x, n);
+    const float inv = most >= VQ_CODES_SMALLEST ? 127 / most : 0;
+    *sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const int32_t r = round_within(x[i] * inv, -127, 127);
+        out[i] = (int8_t)r;
+        *sum += r;
+    }
+    return inv > 0 ? most / 127 : 0;
+}
+
+static float quantise_wide_c(int8_t *out, size_t stride, int32_t *sum, const float *x, uint32_t n)
+{
+    const float most = largest(x, n);
+    const float inv = most >= VQ_CODES_SMALLEST ? 8191 / most : 0;
+    *sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const int32_t r = round_within(x[i] * inv, -8191, 8191);
+        const int32_t high = (r + 64) >> 7;
+        out[i] = (int8_t)high;
+        out[stride + i] = (int8_t)(r - 128 * high);
+        *sum += r;
+    }
+    return inv > 0 ? most / 8191 : 0;
+}
+
+void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
+{
+    *k = (vq_codes_kernels){
+        .hadamard = hadamard_c,
+        .flip = flip_c,
+        .sum_squares = sum_squares_c,
+        .count = vq_codes_count_c,
+        .correlate = correlate_c,
+        .pack_keys = vq_codes_pack_keys_c,
+        .pack_values = vq_codes_pack_values_c,
+        .unpack_keys = vq_codes_unpack_keys_c,
+        .unpack_values = vq_codes_unpack_values_c,
+        .dots_us = dots_us_c,
+        .dots_su = dots_su_c,
+        .scores = scores_c,
+        .add_scaled = add_scaled_c,
+        .weigh_narrow = weigh_narrow_c,
+        .weigh_wide = weigh_wide_c,
+        .f16_to_f32 = f16_to_f32_c,
+        .round_signed = round_signed_c,
+        .round_affine = round_affine_c,
+        .quantise_narrow = quantise_narrow_c,
+        .quantise_wide = quantise_wide_c,
+    };
+    (void)cpu;
+}

@@ -1,0 +1,34 @@
+/* Codecs that are one row code (quant/rowcode.h): everything but create and the names.  A page is the codes of its two
+ * granules, one after the other, then 64 norms in f16. */
+#ifndef VQ_KV_CODEC_ROWS_H
+#define VQ_KV_CODEC_ROWS_H
+
+#include "kv/codec.h"
+#include "quant/rowcode.h"
+
+typedef struct vq_rows_state {
+    vq_arena arena; /* holds this struct too */
+    vq_rotation rotation;
+    vq_rowcode code;
+} vq_rows_state;
+
+/* Least-squares norms for values, unbiased ones for keys.  VQ_ERR_UNSUPPORTED, naming `codec`, outside 8..512. */
+vq_status vq_codec_rows_create(vq_codec_state **out, const vq_codec_env *env, const char *codec,
+                               const vq_levels *levels, bool haar, vq_error *err);
+/* The head sizes that packed codecs take. */
+vq_status vq_codec_check_d(const vq_codec_env *env, const char *codec, vq_error *err);
+
+void vq_codec_rows_destroy(vq_codec_state *s);
+void vq_codec_rows_page_bytes(const vq_codec_state *s, vq_page_bytes *out);
+size_t vq_codec_rows_shared_bytes(const vq_codec_state *s);
+void vq_codec_rows_encode(const vq_codec_state *s, void *page, uint32_t first, uint32_t n, const float *x);
+void vq_codec_rows_decode(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x);
+size_t vq_codec_rows_query_bytes(const vq_codec_state *s);
+void vq_codec_rows_prepare(const vq_codec_state *s, void *query, const float *q);
+void vq_codec_rows_score(const vq_codec_state *s, const void *page, const vq_rows *rows, const void *queries,
+                         uint32_t n_queries, float *out);
+void vq_codec_rows_mix(const vq_codec_state *s, const void *page, const vq_rows *rows, const float *weights,
+                       uint32_t n_queries, float *acc);
+void vq_codec_rows_finish(const vq_codec_state *s, const float *acc, float *out);
+
+#endif

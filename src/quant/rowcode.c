@@ -1,0 +1,305 @@
+#include "quant/rowcode.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/half.h"
+
+enum {
+    MAX_TILE = VQ_ROWCODE_MAX_D * VQ_CODES_ROWS,
+    QUERIES_AT_ONCE = 12,
+    SUMS_AT_ONCE = 4,
+};
+
+typedef struct query_head {
+    float scale; /* of one unit of the query times one step of the levels */
+    int32_t sum; /* of the query's integers */
+    uint8_t unused[56];
+} query_head;
+_Static_assert(sizeof(query_head) == 64, "queries are read in vectors");
+
+static uint32_t padded(const vq_rowcode *rc) { return VQ_CODES_GROUP * rc->n_groups; }
+
+/* Bytes of one half of a query's integers. */
+static size_t half_bytes(const vq_rowcode *rc) { return (padded(rc) + 63) / 64 * 64; }
+
+vq_rowcode vq_rowcode_make(const vq_levels *levels, const vq_rotation *rotation, const vq_codes_kernels *k, uint32_t d,
+                           bool keys, vq_rowcode_fit fit)
+{
+    assert(d >= 1 && d <= VQ_ROWCODE_MAX_D);
+    return (vq_rowcode){
+        .levels = levels,
+        .rotation = rotation,
+        .k = k,
+        .d = d,
+        .n_groups = (d + VQ_CODES_GROUP - 1) / VQ_CODES_GROUP,
+        .keys = keys,
+        .wide_query = levels->wide || levels->bits > 4,
+        .fit = fit,
+    };
+}
+
+size_t vq_rowcode_granule_bytes(const vq_rowcode *rc) { return rc->n_groups * vq_codes_group_bytes(rc->levels->bits); }
+
+/* Past this, squares and sums overflow; the norm saturates anyway. */
+#define HUGE_ROW 0x1p40F
+/* Below this, the norm is zero in f16. */
+#define TINY_ROW 0x1p-26F
+
+static float largest(const float *x, uint32_t n)
+{
+    float most = 0;
+    for (uint32_t i = 0; i < n; i++)
+        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    return most;
+}
+
+/* Whether x had to be scaled. */
+static bool tame(float *x, uint32_t n)
+{
+    if (largest(x, n) <= HUGE_ROW)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        x[i] *= 0x1p-100F;
+    return true;
+}
+
+uint16_t vq_rowcode_encode_rotated(const vq_rowcode *rc, uint8_t *codes, float *y)
+{
+    const vq_levels *levels = rc->levels;
+    const bool scaled = tame(y, rc->d);
+    memset(codes, 0, padded(rc));
+    if (largest(y, rc->d) < TINY_ROW)
+        return 0;
+
+    const float squares = rc->k->sum_squares(y, rc->d);
+    const float inv = 1 / sqrtf(squares / (float)rc->d);
+    rc->k->count(codes, y, inv, levels->bounds, (1u << levels->bits) - 1, rc->d);
+
+    const float along = rc->k->correlate(y, codes, levels->v, rc->d) * levels->step;
+    float norm;
+    if (rc->fit == VQ_FIT_UNBIASED) {
+        norm = squares / along;
+    } else {
+        float v[VQ_ROWCODE_MAX_D];
+        for (uint32_t i = 0; i < rc->d; i++)
+            v[i] = (float)levels->v[codes[i]] * levels->step;
+        norm = along / rc->k->sum_squares(v, rc->d);
+    }
+    return vq_f16_from_f32_clamped(scaled ? norm * 0x1p100F : norm);
+}
+
+void vq_rowcode_encode(const vq_rowcode *rc, uint8_t *packed, uint16_t *norms, const float *x)
+{
+    uint8_t codes[VQ_CODES_GRANULE * VQ_ROWCODE_MAX_D];
+    float y[VQ_ROWCODE_MAX_D], scratch[VQ_ROWCODE_MAX_D];
+    for (uint32_t i = 0; i < VQ_CODES_GRANULE; i++) {
+        memcpy(y, x + (size_t)i * rc->d, rc->d * sizeof *y);
+        const bool scaled = tame(y, rc->d);
+        if (rc->rotation)
+            vq_rotation_apply(rc->rotation, y, scratch);
+        norms[i] = vq_rowcode_encode_rotated(rc, codes + (size_t)i * padded(rc), y);
+        if (scaled && norms[i])
+            norms[i] = vq_f16_from_f32_clamped(INFINITY);
+    }
+    if (rc->keys)
+        rc->k->pack_keys(packed, codes, padded(rc), rc->levels->bits, rc->n_groups);
+    else
+        rc->k->pack_values(packed, codes, padded(rc), rc->levels->bits, rc->n_groups);
+}
+
+void vq_rowcode_decode_rotated(const vq_rowcode *rc, const uint8_t *packed, const uint16_t *norms, uint32_t n_granules,
+                               uint32_t first, uint32_t n, float *y)
+{
+    uint8_t identity[256], tile[MAX_TILE];
+    for (uint32_t i = 0; i < 256; i++)
+        identity[i] = (uint8_t)i;
+    const size_t n_lanes = vq_codes_lanes(padded(rc));
+    if (rc->keys)
+        rc->k->unpack_keys(tile, packed, rc->levels->bits, identity, rc->n_groups, n_granules);
+    else
+        rc->k->unpack_values((int8_t *)tile, packed, rc->levels->bits, (const int8_t *)identity, rc->n_groups,
+                             n_granules);
+    for (uint32_t i = 0; i < n; i++) {
+        const size_t row = first + i;
+        const float scale = vq_f32_from_f16(norms[row]) * rc->levels->step;
+        for (uint32_t j = 0; j < rc->d; j++) {
+            const size_t at =
+                rc->keys ? (j / 4 * VQ_CODES_ROWS + row) * 4 + j % 4 : (row / 4 * n_lanes + j) * 4 + row % 4;
+            y[(size_t)i * rc->d + j] = (float)rc->levels->v[tile[at]] * scale;
+        }
+    }
+}
+
+void vq_rowcode_decode(const vq_rowcode *rc, const uint8_t *packed, const uint16_t *norms, uint32_t n_granules,
+                       uint32_t first, uint32_t n, float *x)
+{
+    float scratch[VQ_ROWCODE_MAX_D];
+    vq_rowcode_decode_rotated(rc, packed, norms, n_granules, first, n, x);
+    if (rc->rotation)
+        for (uint32_t i = 0; i < n; i++)
+            vq_rotation_invert(rc->rotation, x + (size_t)i * rc->d, scratch);
+}
+
+size_t vq_rowcode_query_bytes(const vq_rowcode *rc)
+{
+    return sizeof(query_head) + half_bytes(rc) * (rc->wide_query ? 2 : 1);
+}
+
+void vq_rowcode_prepare_rotated(const vq_rowcode *rc, void *query, const float *y)
+{
+    memset(query, 0, vq_rowcode_query_bytes(rc));
+    query_head *head = query;
+    int8_t *q = (int8_t *)query + sizeof *head;
+    const float unit = rc->wide_query ? rc->k->quantise_wide(q, half_bytes(rc), &head->sum, y, rc->d)
+                                      : rc->k->quantise_narrow(q, &head->sum, y, rc->d);
+    head->scale = unit * rc->levels->step;
+}
+
+void vq_rowcode_prepare(const vq_rowcode *rc, void *query, const float *q)
+{
+    float y[VQ_ROWCODE_MAX_D], scratch[VQ_ROWCODE_MAX_D];
+    memcpy(y, q, rc->d * sizeof *y);
+    if (rc->rotation)
+        vq_rotation_apply(rc->rotation, y, scratch);
+    vq_rowcode_prepare_rotated(rc, query, y);
+}
+
+void vq_rowcode_norms(const vq_rowcode *rc, float *out, const uint16_t *norms, uint32_t n_granules)
+{
+    const uint32_t n = VQ_CODES_GRANULE * n_granules;
+    rc->k->f16_to_f32(out, norms, n);
+    memset(out + n, 0, (VQ_CODES_ROWS - n) * sizeof *out);
+}
+
+/* The levels' sums of one batch of queries when levels take two bytes: exact in 64 bits, rounded once. */
+static void score_wide(const vq_rowcode *rc, const uint8_t *high, const uint8_t *low, const float *norms,
+                       uint32_t n_lanes, const uint8_t *queries, size_t stride, uint32_t n, float *out)
+{
+    int32_t dots[4][QUERIES_AT_ONCE * VQ_CODES_ROWS];
+    const int8_t *q = (const int8_t *)queries + sizeof(query_head);
+    for (uint32_t part = 0; part < 4; part++)
+        rc->k->dots_us(dots[part], VQ_CODES_ROWS, part & 1 ? low : high, VQ_CODES_ROWS * 4, n_lanes, padded(rc) / 4,
+                       q + (part & 2 ? half_bytes(rc) : 0), stride, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const query_head *head = (const query_head *)(const void *)(queries + i * stride);
+        const int64_t centre = (int64_t)VQ_WIDE_TOP * head->sum;
+        for (uint32_t t = 0; t < n_lanes; t++) {
+            const size_t at = (size_t)i * VQ_CODES_ROWS + t;
+            const int64_t high_q = 256 * (int64_t)dots[0][at] + dots[1][at];
+            const int64_t low_q = 256 * (int64_t)dots[2][at] + dots[3][at];
+            out[at] = (float)(2 * (128 * high_q + low_q) - centre) * head->scale * norms[t];
+        }
+    }
+}
+
+static void score_narrow(const vq_rowcode *rc, const uint8_t *tile, const float *norms, uint32_t n_lanes,
+                         const uint8_t *queries, size_t stride, uint32_t n, float *out)
+{
+    int32_t dots[QUERIES_AT_ONCE * VQ_CODES_ROWS], more[QUERIES_AT_ONCE * VQ_CODES_ROWS];
+    const int8_t *q = (const int8_t *)queries + sizeof(query_head);
+    rc->k->dots_us(dots, VQ_CODES_ROWS, tile, VQ_CODES_ROWS * 4, n_lanes, padded(rc) / 4, q, stride, n);
+    if (rc->wide_query) {
+        rc->k->dots_us(more, VQ_CODES_ROWS, tile, VQ_CODES_ROWS * 4, n_lanes, padded(rc) / 4, q + half_bytes(rc),
+                       stride, n);
+        for (uint32_t i = 0; i < n; i++)
+            for (size_t at = (size_t)i * VQ_CODES_ROWS; at < (size_t)i * VQ_CODES_ROWS + n_lanes; at++)
+                dots[at] = 128 * dots[at] + more[at];
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const query_head *head = (const query_head *)(const void *)(queries + i * stride);
+        rc->k->scores(out + (size_t)i * VQ_CODES_ROWS, dots + (size_t)i * VQ_CODES_ROWS, VQ_NARROW_TOP * head->sum,
+                      head->scale, norms, n_lanes);
+    }
+}
+
+void vq_rowcode_score(const vq_rowcode *rc, const uint8_t *packed, const float *norms, uint32_t n_granules,
+                      const void *queries, size_t stride, uint32_t n, float *out)
+{
+    const vq_levels *levels = rc->levels;
+    const uint32_t n_lanes = VQ_CODES_GRANULE * n_granules;
+    uint8_t low[MAX_TILE], high[MAX_TILE];
+    rc->k->unpack_keys(low, packed, levels->bits, levels->key[1], rc->n_groups, n_granules);
+    if (levels->wide)
+        rc->k->unpack_keys(high, packed, levels->bits, levels->key[0], rc->n_groups, n_granules);
+    for (uint32_t i = 0; i < n; i += QUERIES_AT_ONCE) {
+        const uint32_t now = n - i < QUERIES_AT_ONCE ? n - i : QUERIES_AT_ONCE;
+        const uint8_t *q = (const uint8_t *)queries + i * stride;
+        float *o = out + (size_t)i * VQ_CODES_ROWS;
+        if (levels->wide)
+            score_wide(rc, high, low, norms, n_lanes, q, stride, now, o);
+        else
+            score_narrow(rc, low, norms, n_lanes, q, stride, now, o);
+    }
+    if (n_lanes < VQ_CODES_ROWS)
+        for (uint32_t i = 0; i < n; i++)
+            memset(out + (size_t)i * VQ_CODES_ROWS + n_lanes, 0, (VQ_CODES_ROWS - n_lanes) * sizeof *out);
+}
+
+static void mix_wide(const vq_rowcode *rc, const int8_t *high, const int8_t *low, const float *norms, uint32_t n_quads,
+                     const float *weights, uint32_t n, float *acc, size_t acc_stride)
+{
+    int32_t dots[4][SUMS_AT_ONCE * VQ_ROWCODE_MAX_D], sums[SUMS_AT_ONCE];
+    uint8_t bytes[SUMS_AT_ONCE][2][VQ_CODES_ROWS];
+    float unit[SUMS_AT_ONCE];
+    const uint32_t n_lanes = vq_codes_lanes(padded(rc));
+    for (uint32_t i = 0; i < n; i++)
+        unit[i] = rc->k->weigh_wide(bytes[i][0], &sums[i], weights + (size_t)i * VQ_CODES_ROWS, norms);
+    for (uint32_t part = 0; part < 4; part++)
+        rc->k->dots_su(dots[part], VQ_ROWCODE_MAX_D, part & 1 ? low : high, (size_t)n_lanes * 4, n_lanes, n_quads,
+                       bytes[0][part / 2], sizeof bytes[0], n);
+    for (uint32_t i = 0; i < n; i++) {
+        const float scale = unit[i] * rc->levels->step;
+        for (uint32_t j = 0; j < rc->d; j++) {
+            const size_t at = (size_t)i * VQ_ROWCODE_MAX_D + j;
+            const int64_t high_w = 256 * (int64_t)dots[0][at] + dots[1][at];
+            const int64_t low_w = 256 * (int64_t)dots[2][at] + dots[3][at];
+            acc[i * acc_stride + j] += (float)(2 * (128 * high_w + low_w) + sums[i]) * scale;
+        }
+    }
+}
+
+/* Above 4 bits, 8 bits of weight would be heard (the query is wide there for the same reason). */
+static void mix_narrow(const vq_rowcode *rc, const int8_t *tile, const float *norms, uint32_t n_quads,
+                       const float *weights, uint32_t n, float *acc, size_t acc_stride)
+{
+    int32_t dots[2][SUMS_AT_ONCE * VQ_ROWCODE_MAX_D], sums[SUMS_AT_ONCE];
+    uint8_t bytes[SUMS_AT_ONCE][2][VQ_CODES_ROWS];
+    float unit[SUMS_AT_ONCE];
+    const uint32_t n_lanes = vq_codes_lanes(padded(rc));
+    for (uint32_t i = 0; i < n; i++) {
+        const float *w = weights + (size_t)i * VQ_CODES_ROWS;
+        unit[i] = rc->wide_query ? rc->k->weigh_wide(bytes[i][0], &sums[i], w, norms)
+                                 : rc->k->weigh_narrow(bytes[i][0], &sums[i], w, norms);
+    }
+    for (uint32_t part = 0; part < (rc->wide_query ? 2 : 1); part++)
+        rc->k->dots_su(dots[part], VQ_ROWCODE_MAX_D, tile, (size_t)n_lanes * 4, n_lanes, n_quads, bytes[0][part],
+                       sizeof bytes[0], n);
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t *sum = dots[0] + (size_t)i * VQ_ROWCODE_MAX_D;
+        if (rc->wide_query)
+            for (uint32_t j = 0; j < rc->d; j++)
+                sum[j] = 128 * sum[j] + dots[1][(size_t)i * VQ_ROWCODE_MAX_D + j];
+        rc->k->add_scaled(acc + i * acc_stride, sum, sums[i], unit[i] * rc->levels->step, rc->d);
+    }
+}
+
+void vq_rowcode_mix(const vq_rowcode *rc, const uint8_t *packed, const float *norms, uint32_t n_granules,
+                    const float *weights, uint32_t n, float *acc, size_t acc_stride)
+{
+    const vq_levels *levels = rc->levels;
+    const uint32_t n_quads = VQ_CODES_GRANULE / 4 * n_granules;
+    int8_t low[MAX_TILE], high[MAX_TILE];
+    rc->k->unpack_values(low, packed, levels->bits, levels->value[1], rc->n_groups, n_granules);
+    if (levels->wide)
+        rc->k->unpack_values(high, packed, levels->bits, levels->value[0], rc->n_groups, n_granules);
+    for (uint32_t i = 0; i < n; i += SUMS_AT_ONCE) {
+        const uint32_t now = n - i < SUMS_AT_ONCE ? n - i : SUMS_AT_ONCE;
+        const float *w = weights + (size_t)i * VQ_CODES_ROWS;
+        if (levels->wide)
+            mix_wide(rc, high, low, norms, n_quads, w, now, acc + i * acc_stride, acc_stride);
+        else
+            mix_narrow(rc, low, norms, n_quads, w, now, acc + i * acc_stride, acc_stride);
+    }
+}

@@ -1,0 +1,67 @@
+/* Making a codec by name with a few options set, for tests. */
+#ifndef TESTS_SUPPORT_CODEC_H
+#define TESTS_SUPPORT_CODEC_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kv/codec.h"
+
+typedef struct test_codec {
+    const vq_codec *codec;
+    vq_codec_state *state;
+    vq_page_bytes bytes;
+    double options[VQ_MAX_CODEC_OPTIONS];
+    vq_codec_env env;
+} test_codec;
+
+typedef struct test_option {
+    const char *name;
+    double value;
+} test_option;
+
+/* NULL-terminated options; returns what create says. */
+static inline vq_status test_codec_open(test_codec *t, const vq_kernels *k, const char *name, const test_option *set,
+                                        uint32_t d, bool keys, uint64_t seed, vq_error *err)
+{
+    memset(t, 0, sizeof *t);
+    for (size_t i = 0; i < vq_n_codecs; i++)
+        if (strcmp(vq_codecs[i]->name, name) == 0)
+            t->codec = vq_codecs[i];
+    if (!t->codec)
+        return vq_fail(err, VQ_ERR_ARG, "no codec %s", name);
+    for (size_t i = 0; i < t->codec->n_options; i++) {
+        t->options[i] = t->codec->options[i].value;
+        for (const test_option *o = set; o && o->name; o++)
+            if (strcmp(o->name, t->codec->options[i].name) == 0)
+                t->options[i] = o->value;
+    }
+    t->env = (vq_codec_env){.d = d, .keys = keys, .seed = seed, .options = t->options, .kernels = k};
+    VQ_TRY(t->codec->create(&t->state, &t->env, err));
+    t->codec->page_bytes(t->state, &t->bytes);
+    return VQ_OK;
+}
+
+static inline void test_codec_close(test_codec *t)
+{
+    if (t->codec)
+        t->codec->destroy(t->state);
+    t->state = NULL;
+}
+
+static inline size_t test_codec_page_bytes(const test_codec *t) { return t->bytes.codes + t->bytes.scales; }
+
+static inline size_t test_codec_acc_len(const test_codec *t)
+{
+    return t->codec->acc_len ? t->codec->acc_len(t->state) : t->env.d;
+}
+
+static inline void test_codec_finish(const test_codec *t, const float *acc, float *out)
+{
+    if (t->codec->finish)
+        t->codec->finish(t->state, acc, out);
+    else
+        memcpy(out, acc, t->env.d * sizeof *out);
+}
+
+#endif

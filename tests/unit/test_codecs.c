@@ -1,0 +1,298 @@
+/* The packed codecs one by one: errors and bytes as their papers have them, answers against decoded rows. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+#include "../support/codec.h"
+#include "base/cpu.h"
+#include "base/rng.h"
+
+enum { D = 128, PAGES = 48, ROWS = PAGES * VQ_PAGE_ROWS };
+
+static vq_kernels kernels;
+
+static void normal_rows(float *x, size_t n, uint64_t seed)
+{
+    vq_rng rng;
+    vq_rng_seed(&rng, seed);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)vq_rng_normal(&rng);
+}
+
+typedef struct measured {
+    double unit_error;       /* mean over rows of |x - x^|^2 / |x|^2 */
+    double slope, deviation; /* of q.x^ on q.x, and the slope's standard error */
+    double bits;             /* a value */
+} measured;
+
+/* ROWS normal rows and as many queries, d values each. */
+static measured measure(const char *name, const test_option *options, uint32_t d, bool keys)
+{
+    test_codec t;
+    vq_error err = {0};
+    if (test_codec_open(&t, &kernels, name, options, d, keys, 7, &err) != VQ_OK)
+        fail_msg("%s d=%u: %s", name, d, err.text);
+    float *x = malloc((size_t)ROWS * d * sizeof *x), *y = malloc((size_t)VQ_PAGE_ROWS * d * sizeof *y);
+    void *page = malloc(test_codec_page_bytes(&t));
+    normal_rows(x, (size_t)ROWS * d, 11);
+    double error = 0, qq = 0, qe = 0, ee = 0;
+    vq_rng rng;
+    vq_rng_seed(&rng, 13);
+    for (uint32_t p = 0; p < PAGES; p++) {
+        const float *rows = x + (size_t)p * VQ_PAGE_ROWS * d;
+        t.codec->encode(t.state, page, 0, VQ_PAGE_ROWS, rows);
+        t.codec->decode(t.state, page, 0, VQ_PAGE_ROWS, y);
+        for (uint32_t i = 0; i < VQ_PAGE_ROWS; i++) {
+            double off = 0, all = 0, dot = 0, dot_hat = 0;
+            for (uint32_t j = 0; j < d; j++) {
+                const double a = rows[(size_t)i * d + j], b = y[(size_t)i * d + j];
+                /* a query that leans towards the row, as those do that matter */
+                const double q = vq_rng_normal(&rng) + 0.3 * a;
+                off += (a - b) * (a - b);
+                all += a * a;
+                dot += q * a;
+                dot_hat += q * b;
+            }
+            error += off / all / ROWS;
+            qq += dot * dot;
+            qe += dot * dot_hat;
+            ee += dot_hat * dot_hat;
+        }
+    }
+    measured m = {.unit_error = error, .slope = qe / qq};
+    m.deviation = sqrt((ee - qe * qe / qq) / qq / (ROWS - 1));
+    m.bits = 8.0 * (double)test_codec_page_bytes(&t) / (VQ_PAGE_ROWS * (double)d);
+    free(page);
+    free(y);
+    free(x);
+    test_codec_close(&t);
+    return m;
+}
+
+static void squared_errors_are_those_of_the_quantisers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        double bits, error, bits_per_value;
+    } rows[] = {
+        {"turboquant-mse", 1, 0.3634, 1.125},    {"turboquant-mse", 2, 0.1175, 2.125},
+        {"turboquant-mse", 3, 0.03454, 3.125},   {"turboquant-mse", 4, 0.00950, 4.125},
+        {"turboquant-mse", 5, 0.002505, 5.125},  {"turboquant-mse", 6, 0.000644, 6.125},
+        {"turboquant-mse", 7, 0.0001635, 7.125}, {"turboquant-mse", 8, 0.0000412, 8.125},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const test_option options[] = {{"bits", rows[i].bits}, {NULL, 0}};
+        const measured m = measure(rows[i].name, options, D, false);
+        printf("%s bits=%g: unit error %.6f (%.6f), %.3f bits a value (%.3f)\n", rows[i].name, rows[i].bits,
+               m.unit_error, rows[i].error, m.bits, rows[i].bits_per_value);
+        if (!(m.unit_error <= 1.01 * rows[i].error))
+            fail_msg("unit error %g, wanted at most %g", m.unit_error, 1.01 * rows[i].error);
+        if (m.bits != rows[i].bits_per_value)
+            fail_msg("%g bits a value, wanted %g", m.bits, rows[i].bits_per_value);
+    }
+}
+
+/* Every packed codec and setting whose answers are checked.  `heard`: the part of |q| |x^| that its rounding of queries
+ * and weights may add; 8 bits leave about 1/127 at worst, 14 bits 1/8191. */
+typedef struct setting {
+    const char *name;
+    test_option options[3];
+    double heard;
+} setting;
+
+static const setting settings[] = {
+    {"int8", {{NULL, 0}}, 5e-4},
+    {"turboquant-mse", {{"bits", 1}}, 0.01},
+    {"turboquant-mse", {{"bits", 2}}, 0.01},
+    {"turboquant-mse", {{"bits", 3}, {"haar", 1}}, 0.01},
+    {"turboquant-mse", {{"bits", 4}}, 0.01},
+    {"turboquant-mse", {{"bits", 5}}, 5e-4},
+    {"turboquant-mse", {{"bits", 6}}, 5e-4},
+    {"turboquant-mse", {{"bits", 7}}, 5e-4},
+    {"turboquant-mse", {{"bits", 8}}, 5e-4},
+};
+enum { N_SETTINGS = sizeof settings / sizeof settings[0], MOST_QUERIES = 29 };
+
+static double norm2(const float *x, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)x[i] * x[i];
+    return sqrt(sum);
+}
+
+/* Scores of a page against dot products with its decoded rows; alone or with others, the same bits. */
+static void check_scores(const setting *s, uint32_t d, uint32_t n_rows)
+{
+    test_codec t;
+    vq_error err = {0};
+    if (test_codec_open(&t, &kernels, s->name, s->options, d, true, 3, &err) != VQ_OK)
+        fail_msg("%s d=%u: %s", s->name, d, err.text);
+    const size_t stride = t.codec->query_bytes(t.state);
+    float *x = malloc((size_t)VQ_PAGE_ROWS * d * sizeof *x), *q = malloc((size_t)MOST_QUERIES * d * sizeof *q);
+    void *page = malloc(test_codec_page_bytes(&t)), *queries = aligned_alloc(64, MOST_QUERIES * stride);
+    memset(page, 0xff, test_codec_page_bytes(&t)); /* what was not encoded reads as NaN norms */
+    float out[MOST_QUERIES * VQ_PAGE_ROWS], alone[VQ_PAGE_ROWS];
+    normal_rows(x, (size_t)n_rows * d, 100 + d);
+    normal_rows(q, (size_t)MOST_QUERIES * d, 200 + d);
+    t.codec->encode(t.state, page, 0, n_rows, x);
+    t.codec->decode(t.state, page, 0, n_rows, x);
+    for (uint32_t i = 0; i < MOST_QUERIES; i++)
+        t.codec->prepare(t.state, (char *)queries + i * stride, q + (size_t)i * d);
+    const vq_rows rows = {.n = n_rows, .live = n_rows == 64 ? ~0ULL : (1ULL << n_rows) - 1};
+    t.codec->score(t.state, page, &rows, queries, MOST_QUERIES, out);
+    for (uint32_t i = 0; i < MOST_QUERIES; i++) {
+        t.codec->score(t.state, page, &rows, (char *)queries + i * stride, 1, alone);
+        assert_memory_equal(alone, out + (size_t)i * VQ_PAGE_ROWS, n_rows * sizeof *out);
+        for (uint32_t r = 0; r < VQ_PAGE_ROWS; r++)
+            assert_true(isfinite(out[(size_t)i * VQ_PAGE_ROWS + r]));
+        for (uint32_t r = 0; r < n_rows; r++) {
+            double want = 0;
+            for (uint32_t j = 0; j < d; j++)
+                want += (double)q[(size_t)i * d + j] * x[(size_t)r * d + j];
+            const double got = out[(size_t)i * VQ_PAGE_ROWS + r];
+            const double most = s->heard * norm2(q + (size_t)i * d, d) * norm2(x + (size_t)r * d, d);
+            if (!(fabs(got - want) <= most))
+                fail_msg("%s d=%u rows=%u query %u row %u: score %g, decoded rows give %g, allowed %g", s->name, d,
+                         n_rows, i, r, got, want, most);
+        }
+    }
+    free(queries);
+    free(page);
+    free(q);
+    free(x);
+    test_codec_close(&t);
+}
+
+/* Weighted sums of a page against sums of its decoded rows, with weights as a softmax has them. */
+static void check_sums(const setting *s, uint32_t d, uint32_t n_rows)
+{
+    test_codec t;
+    vq_error err = {0};
+    if (test_codec_open(&t, &kernels, s->name, s->options, d, false, 3, &err) != VQ_OK)
+        fail_msg("%s d=%u: %s", s->name, d, err.text);
+    const size_t len = test_codec_acc_len(&t);
+    float *x = malloc((size_t)VQ_PAGE_ROWS * d * sizeof *x), *acc = calloc(MOST_QUERIES * len, sizeof *acc);
+    float *alone = calloc(len, sizeof *alone), weights[MOST_QUERIES * VQ_PAGE_ROWS] = {0}, out[VQ_MAX_HEAD_DIM];
+    void *page = malloc(test_codec_page_bytes(&t));
+    memset(page, 0xff, test_codec_page_bytes(&t));
+    normal_rows(x, (size_t)n_rows * d, 300 + d);
+    t.codec->encode(t.state, page, 0, n_rows, x);
+    t.codec->decode(t.state, page, 0, n_rows, x);
+    vq_rng rng;
+    vq_rng_seed(&rng, d);
+    for (uint32_t i = 0; i < MOST_QUERIES; i++)
+        for (uint32_t r = 0; r < n_rows; r++)
+            weights[(size_t)i * VQ_PAGE_ROWS + r] = r == 5 ? 0 : (float)exp(3 * vq_rng_normal(&rng) - 2);
+    const vq_rows rows = {.n = n_rows, .live = n_rows == 64 ? ~0ULL : (1ULL << n_rows) - 1};
+    t.codec->mix(t.state, page, &rows, weights, MOST_QUERIES, acc);
+    for (uint32_t i = 0; i < MOST_QUERIES; i++) {
+        const float *w = weights + (size_t)i * VQ_PAGE_ROWS;
+        memset(alone, 0, len * sizeof *alone);
+        t.codec->mix(t.state, page, &rows, w, 1, alone);
+        assert_memory_equal(alone, acc + i * len, len * sizeof *alone);
+        test_codec_finish(&t, acc + i * len, out);
+        /* every weight is off by at most one unit, in all directions: the sum by less than a few times the largest */
+        double off = 0, most = 0;
+        for (uint32_t r = 0; r < n_rows; r++)
+            most += 2 * w[r] * norm2(x + (size_t)r * d, d);
+        for (uint32_t j = 0; j < d; j++) {
+            double want = 0;
+            for (uint32_t r = 0; r < n_rows; r++)
+                want += (double)w[r] * x[(size_t)r * d + j];
+            off += (out[j] - want) * (out[j] - want);
+        }
+        if (!(sqrt(off) <= s->heard * most))
+            fail_msg("%s d=%u rows=%u query %u: sum is off by %g, allowed %g", s->name, d, n_rows, i, sqrt(off),
+                     s->heard * most);
+    }
+    free(page);
+    free(alone);
+    free(acc);
+    free(x);
+    test_codec_close(&t);
+}
+
+static void answers_are_those_of_decoded_rows(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {8, 11, 40, 64, 72, 100, 256, 509};
+    for (size_t i = 0; i < N_SETTINGS; i++)
+        for (size_t j = 0; j < sizeof sizes / sizeof sizes[0]; j++)
+            for (uint32_t n_rows = 32; n_rows <= 64; n_rows += 32) {
+                check_scores(&settings[i], sizes[j], n_rows);
+                check_sums(&settings[i], sizes[j], n_rows);
+            }
+}
+
+/* Rows that have killed other implementations: they stay finite, and zero rows stay zero. */
+static void special_rows_stay_finite(void **state)
+{
+    (void)state;
+    enum { N_KINDS = 8 };
+    for (size_t i = 0; i < N_SETTINGS; i++)
+        for (uint32_t keys = 0; keys < 2; keys++)
+            for (uint32_t kind = 0; kind < N_KINDS; kind++) {
+                const uint32_t d = 96;
+                test_codec t;
+                assert_int_equal(test_codec_open(&t, &kernels, settings[i].name, settings[i].options, d, keys, 1, NULL),
+                                 VQ_OK);
+                float x[VQ_PAGE_ROWS * 96], y[VQ_PAGE_ROWS * 96];
+                for (uint32_t j = 0; j < VQ_PAGE_ROWS * d; j++) {
+                    const float alike[N_KINDS] = {0,
+                                                  -0.0F,
+                                                  100,
+                                                  6e-8F,
+                                                  j % d ? 0 : 65504,
+                                                  j % 2 ? 1 : 0x1.000002p0F,
+                                                  1e-42F,
+                                                  j % 3 ? 3e38F : -3e38F};
+                    x[j] = alike[kind];
+                }
+                void *page = malloc(test_codec_page_bytes(&t));
+                t.codec->encode(t.state, page, 0, VQ_PAGE_ROWS, x);
+                t.codec->decode(t.state, page, 0, VQ_PAGE_ROWS, y);
+                for (uint32_t j = 0; j < VQ_PAGE_ROWS * d; j++) {
+                    if (!isfinite(y[j]))
+                        fail_msg("%s, rows of kind %u: value %u decodes to %g", settings[i].name, kind, j,
+                                 (double)y[j]);
+                    if (kind < 2 && y[j] != 0)
+                        fail_msg("%s: a zero row decodes to %g", settings[i].name, (double)y[j]);
+                }
+                free(page);
+                test_codec_close(&t);
+            }
+}
+
+static void head_sizes_out_of_range_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {1, 7, 513};
+    for (size_t i = 0; i < N_SETTINGS; i++)
+        for (size_t j = 0; j < sizeof sizes / sizeof sizes[0]; j++) {
+            test_codec t;
+            vq_error err = {0};
+            assert_int_equal(
+                test_codec_open(&t, &kernels, settings[i].name, settings[i].options, sizes[j], true, 1, &err),
+                VQ_ERR_UNSUPPORTED);
+            assert_null(t.state);
+            assert_non_null(strstr(err.text, settings[i].name));
+        }
+}
+
+int main(void)
+{
+    kernels.cpu = vq_cpu_detect();
+    vq_codes_kernels_init(&kernels.codes, kernels.cpu);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(squared_errors_are_those_of_the_quantisers),
+        cmocka_unit_test(answers_are_those_of_decoded_rows),
+        cmocka_unit_test(special_rows_stay_finite),
+        cmocka_unit_test(head_sizes_out_of_range_are_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
