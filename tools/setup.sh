@@ -1,7 +1,8 @@
 # Sourced by ./test, ./quickstart and .ci/run: what the machine needs, by Debian package name.
 #
 # need_packages NAME...   installs those that are missing; asks the package manager for nothing when all are there.
-# need_models WHAT...     fetches models and texts; returns 1, having said so, when they can't be had.
+# need_models WHAT...     fetches models and texts; returns 1, having said so, when they can't be had. Needs the packages
+#                         that fetch_packages WHAT... prints.
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -18,7 +19,8 @@ has_package() {
     clang-format) command -v clang-format >/dev/null || command -v clang-format-14 >/dev/null ;;
     git) command -v git >/dev/null ;;
     python3) command -v python3 >/dev/null ;;
-    python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
+    python3-venv) python3 -m pip --version >/dev/null 2>&1 || python3 -c 'import ensurepip, venv' 2>/dev/null ;;
+    ca-certificates) [ -e /etc/ssl/certs/ca-certificates.crt ] || dpkg_installed ca-certificates ;;
     python3-numpy) python3 -c 'import numpy' 2>/dev/null || /usr/bin/python3 -c 'import numpy' 2>/dev/null ;;
     libcmocka-dev) pkg-config --exists cmocka 2>/dev/null ;;
     libpcre2-dev) pkg-config --exists libpcre2-8 2>/dev/null ;;
@@ -67,11 +69,14 @@ need_packages() {
 build_packages=(gcc libc6-dev meson ninja-build pkg-config python3 libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev
     libedit-dev)
 
-need_models() {
-    python3 tools/fetch-models --check --quiet "$@" && return 0
-    need_packages ca-certificates python3-venv || return 1
-    python3 tools/fetch-models "$@"
+# What fetching needs, when there is something to fetch.
+fetch_packages() {
+    have_models "$@" || echo ca-certificates python3-venv
 }
+
+have_models() { command -v python3 >/dev/null && python3 tools/fetch-models --check --quiet "$@"; }
+
+need_models() { have_models "$@" || python3 tools/fetch-models "$@"; }
 
 # configure FOLDER OPTION...: sets up a build folder once; later runs leave the work to ninja.
 configure() {
