@@ -106,6 +106,13 @@ typedef struct setting {
 
 static const setting settings[] = {
     {"int8", {{NULL, 0}}, 5e-4},
+    {"kivi", {{"bits", 1}}, 5e-4},
+    {"kivi", {{"bits", 2}}, 5e-4},
+    {"kivi", {{"bits", 3}}, 5e-4},
+    {"kivi", {{"bits", 5}}, 5e-4},
+    {"kivi", {{"bits", 8}}, 5e-4},
+    {"kivi-sink", {{"bits", 2}}, 5e-4},
+    {"kivi-sink", {{"bits", 4}, {"pins", 3}}, 5e-4},
     {"turboquant-mse", {{"bits", 1}}, 0.01},
     {"turboquant-mse", {{"bits", 2}}, 0.01},
     {"turboquant-mse", {{"bits", 3}, {"haar", 1}}, 0.01},
