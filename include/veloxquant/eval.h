@@ -4,29 +4,30 @@
 
 #include "veloxquant/session.h"
 
-/* How a text is cut: windows of n_ctx tokens one after another, each evaluated from an empty cache; a rest that fills no
- * window is left out.  Where the model wants a BOS, it takes the place of each window's first token.  A token is scored
- * from the logits of the one before it; the first `skip` tokens of a window (at least 1) are not scored.
- * skip = n_ctx / 2 + 1 is what llama.cpp's perplexity program does. */
+/* How a text is cut: windows of n_ctx tokens one after another, each evaluated from an empty cache; a rest that fills
+ * no window is left out.  Where the model wants a BOS, it takes the place of each window's first token.  A token is
+ * scored from the logits of the one before it; the first `skip` tokens of a window (at least 1) are not scored. skip =
+ * n_ctx / 2 + 1 is what llama.cpp's perplexity program does. */
 typedef struct vq_windows {
     const int32_t *ids;
     size_t n;
     uint32_t n_ctx, skip;
-    size_t most;               /* windows at most; 0: all */
+    size_t most; /* windows at most; 0: all */
 } vq_windows;
 
-/* Windows and scored tokens of a text.  VQ_ERR_ARG, naming the numbers, when it fills no window or nothing is scored. */
+/* Windows and scored tokens of a text.  VQ_ERR_ARG, naming the numbers, when it fills no window or nothing is scored.
+ */
 VQ_API vq_status vq_eval_count(const vq_windows *w, size_t *n_windows, size_t *n_scored, vq_error *err);
 
 /* Mean and spread of a series, in one pass; zeroed is empty. */
 typedef struct vq_moments {
     uint64_t n;
-    double mean, m2;           /* m2: sum of squared distances from the mean */
+    double mean, m2; /* m2: sum of squared distances from the mean */
 } vq_moments;
 
 VQ_API void vq_moments_add(vq_moments *m, double x);
 VQ_API void vq_moments_merge(vq_moments *m, const vq_moments *more);
-VQ_API double vq_moments_error(const vq_moments *m);   /* standard error of the mean; 0 below two values */
+VQ_API double vq_moments_error(const vq_moments *m); /* standard error of the mean; 0 below two values */
 
 /* Called after each scored token; false cancels. */
 typedef bool (*vq_eval_fn)(void *arg, size_t done, size_t all, double nll_of_token);
@@ -40,9 +41,9 @@ VQ_API vq_status vq_eval_perplexity(vq_session *s, const vq_windows *w, vq_eval_
 /* Two sessions over the same tokens, side by side; all series are token by token, so that differences are paired. */
 typedef struct vq_comparison {
     vq_moments reference_nll, nll;
-    vq_moments log_ratio;      /* nll - reference_nll: exp(mean) is the ratio of the perplexities */
-    vq_moments kl;             /* KL divergence of the tested distribution from the reference's, nats */
-    vq_moments same_top;       /* 1 where both have the same likeliest token */
+    vq_moments log_ratio; /* nll - reference_nll: exp(mean) is the ratio of the perplexities */
+    vq_moments kl;        /* KL divergence of the tested distribution from the reference's, nats */
+    vq_moments same_top;  /* 1 where both have the same likeliest token */
 } vq_comparison;
 
 /* Both sessions are cleared before each window; they may be over different models with one vocabulary. */

@@ -10,14 +10,15 @@
 #include "engine/session.h"
 #include "engine/stops.h"
 
-enum { PIECE_BYTES = 256, DETOKENIZER_ROOM = 24 };
+/* Bytes of a token that are decoded at once, and the room that their text may take. */
+enum { PIECE_BYTES = 256, TEXT_BYTES = 3 * PIECE_BYTES + 12 };
 
 struct writer {
     const vq_generate_params *params;
     const vq_tokenizer *tokenizer;
     vq_detokenizer detokenizer;
     vq_stops *stops;
-    char *out;             /* [vq_stops_most_held + PIECE_BYTES + DETOKENIZER_ROOM] */
+    char *out; /* [vq_stops_most_held + TEXT_BYTES] */
     bool stopped, cancelled;
 };
 
@@ -46,7 +47,7 @@ static void write_token(struct writer *w, int32_t id)
     const vq_str bytes = vq_token_bytes(w->tokenizer, id, w->params->show_control);
     for (size_t at = 0; at < bytes.n_bytes && !w->stopped; at += PIECE_BYTES) {
         const size_t n = bytes.n_bytes - at < PIECE_BYTES ? bytes.n_bytes - at : PIECE_BYTES;
-        char text[PIECE_BYTES + DETOKENIZER_ROOM];
+        char text[TEXT_BYTES];
         write_text(w, text, vq_detokenizer_push(&w->detokenizer, bytes.at + at, n, text));
     }
 }
@@ -56,7 +57,7 @@ static void write_rest(struct writer *w)
 {
     if (w->stopped)
         return;
-    char text[DETOKENIZER_ROOM];
+    char text[TEXT_BYTES];
     write_text(w, text, vq_detokenizer_finish(&w->detokenizer, text));
     if (!w->stopped)
         pass_on(w, vq_stops_finish(w->stops, w->out));
@@ -65,8 +66,8 @@ static void write_rest(struct writer *w)
 struct draw {
     vq_sampler *sampler;
     const vq_tokenizer *tokenizer;
-    float *logits;         /* [n_vocab] copy in which end tokens cannot win; NULL when they may */
-    int32_t *ends;         /* [n_ends] */
+    float *logits; /* [n_vocab] copy in which end tokens cannot win; NULL when they may */
+    int32_t *ends; /* [n_ends] */
     size_t n_ends, n_vocab;
 };
 
@@ -168,14 +169,14 @@ vq_status vq_generate(vq_session *s, vq_sampler *sampler, const int32_t *ids, si
     if (n == 0 && !vq_session_logits(s) && params->n_predict > 0)
         return vq_fail(err, VQ_ERR_ARG, "no tokens to go on from: the prompt is empty and nothing has been evaluated");
     const vq_model *model = vq_session_model(s);
-    struct draw d = {.sampler = sampler, .tokenizer = vq_model_tokenizer(model),
-                     .n_vocab = vq_model_get_info(model)->n_vocab};
+    struct draw d = {
+        .sampler = sampler, .tokenizer = vq_model_tokenizer(model), .n_vocab = vq_model_get_info(model)->n_vocab};
     struct writer w = {.params = params, .tokenizer = d.tokenizer};
     vq_status status = vq_stops_open(&w.stops, params->stops, params->n_stops, err);
     if (status == VQ_OK)
         status = open_draw(&d, params->ignore_end, err);
     if (status == VQ_OK) {
-        w.out = malloc(vq_stops_most_held(w.stops) + PIECE_BYTES + DETOKENIZER_ROOM);
+        w.out = malloc(vq_stops_most_held(w.stops) + TEXT_BYTES);
         if (!w.out)
             status = vq_fail(err, VQ_ERR_NOMEM, "no memory for generated text");
     }

@@ -1,8 +1,8 @@
 /* Sampling: repeat penalty, top-k, top-p, min-p, temperature, draw.
  *
- * What the three filters keep is always a start of the list of tokens sorted by (logit falling, id rising), so only that
- * start is ever sorted: the top of a vocabulary of 262,144 is found by a heap in one pass.  Sums run in double over that
- * order, in which nothing depends on threads. */
+ * What the three filters keep is always a start of the list of tokens sorted by (logit falling, id rising), so only
+ * that start is ever sorted: the top of a vocabulary of 262,144 is found by a heap in one pass.  Sums run in double
+ * over that order, in which nothing depends on threads. */
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -22,10 +22,10 @@ struct vq_sampler {
     vq_sampler_params params;
     uint32_t n_vocab;
     vq_rng rng;
-    int32_t *recent;               /* [repeat_last_n], a ring */
+    int32_t *recent; /* [repeat_last_n], a ring */
     uint32_t n_recent, next_recent;
-    float *logits;                 /* [n_vocab], penalised; NULL when there is no penalty */
-    struct candidate *top;         /* [n_vocab] */
+    float *logits;         /* [n_vocab], penalised; NULL when there is no penalty */
+    struct candidate *top; /* [n_vocab] */
     vq_arena arena;
 };
 
@@ -121,7 +121,7 @@ static int32_t argmax(const float *logits, uint32_t n)
     uint32_t best = 0;
     float top = -INFINITY;
     for (uint32_t i = 0; i < n; i++) {
-        if (logits[i] > top) {       /* false for NaN */
+        if (logits[i] > top) { /* false for NaN */
             top = logits[i];
             best = i;
         }
@@ -163,12 +163,12 @@ static void select_top(vq_sampler *s, const float *logits, uint32_t k)
     for (uint32_t i = k / 2; i-- > 0;)
         sift_down(top, k, i);
     for (uint32_t i = k; i < s->n_vocab; i++) {
-        if (logits[i] > top[0].logit) {      /* an equal logit has the higher id, so it stays out */
+        if (logits[i] > top[0].logit) { /* an equal logit has the higher id, so it stays out */
             top[0] = (struct candidate){logits[i], (int32_t)i};
             sift_down(top, k, 0);
         }
     }
-    for (uint32_t n = k; n > 1; n--) {       /* hindmost first: taking them off leaves the order */
+    for (uint32_t n = k; n > 1; n--) { /* hindmost first: taking them off leaves the order */
         const struct candidate last = top[0];
         top[0] = top[n - 1];
         top[n - 1] = last;

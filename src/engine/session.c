@@ -1,7 +1,7 @@
 /* A session: token ids, their cache and the scratch of one model's forward pass.
  *
- * A prompt runs in chunks of n_batch tokens.  Logits are computed only for rows that somebody wants: of a prompt the last
- * one, with `each` those from `first` on. */
+ * A prompt runs in chunks of n_batch tokens.  Logits are computed only for rows that somebody wants: of a prompt the
+ * last one, with `each` those from `first` on. */
 #include "engine/session.h"
 
 #include <stdlib.h>
@@ -19,10 +19,10 @@ struct vq_session {
     vq_forward *forward;
     vq_kv *kv;
     uint32_t n_ctx, n_batch, n_vocab, n_tokens;
-    int32_t *ids;          /* [n_ctx] */
-    float *logits;         /* [n_vocab], of the last token */
+    int32_t *ids;  /* [n_ctx] */
+    float *logits; /* [n_vocab], of the last token */
     bool has_logits;
-    float *rows;           /* [VQ_FORWARD_LOGITS][n_vocab], from the first call that asks for each row */
+    float *rows; /* [VQ_FORWARD_LOGITS][n_vocab], from the first call that asks for each row */
     vq_arena arena;
 };
 

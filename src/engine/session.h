@@ -5,10 +5,10 @@
 #include "veloxquant/session.h"
 
 typedef struct vq_run {
-    vq_logits_fn each;                                     /* as vq_session_eval; may be NULL */
+    vq_logits_fn each; /* as vq_session_eval; may be NULL */
     size_t first;
-    bool (*progress)(void *arg, size_t done, size_t all);  /* after each chunk; false cancels; may be NULL */
-    void *arg;                                             /* of both */
+    bool (*progress)(void *arg, size_t done, size_t all); /* after each chunk; false cancels; may be NULL */
+    void *arg;                                            /* of both */
 } vq_run;
 
 /* vq_session_eval with a progress report. */

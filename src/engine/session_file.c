@@ -7,7 +7,8 @@
  *         24    4 n  token ids, little-endian
  *     padded with zeros to a multiple of 64, then the bytes of vq_kv_write, which carry a checksum of their own
  *
- * Reading checks ids and checksum, then lets the cache check and take the rest; ids are set only when that succeeded. */
+ * Reading checks ids and checksum, then lets the cache check and take the rest; ids are set only when that succeeded.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +68,7 @@ static vq_status read_all(vq_session *s, const char *path, const vq_file_map *ma
     if (XXH64(bytes, (size_t)n * sizeof(int32_t), n) != sum)
         return vq_fail(err, VQ_ERR_CHECKSUM, "%s: the token ids do not match their checksum", path);
     const uint32_t n_vocab = vq_model_get_info(vq_session_model(s))->n_vocab;
-    const int32_t *ids = (const int32_t *)(const void *)bytes;       /* 24 bytes into a map: aligned */
+    const int32_t *ids = (const int32_t *)(const void *)bytes; /* 24 bytes into a map: aligned */
     for (uint64_t i = 0; i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= n_vocab)
             return vq_fail(err, VQ_ERR_VALUE, "%s: token id %d, must be 0 to %u", path, ids[i], n_vocab - 1);
@@ -84,8 +85,8 @@ vq_status vq_session_load(vq_session *s, const char *path, vq_error *err)
     vq_status status = read_all(s, path, &map, err);
     /* a valid cache beside ids of another length: neither can be trusted */
     if (status == VQ_OK && vq_kv_n_rows(vq_session_kv(s), 0) != vq_session_n_tokens(s)) {
-        status = vq_fail(err, VQ_ERR_MISMATCH, "%s: %u token ids beside %u cached tokens", path,
-                         vq_session_n_tokens(s), vq_kv_n_rows(vq_session_kv(s), 0));
+        status = vq_fail(err, VQ_ERR_MISMATCH, "%s: %u token ids beside %u cached tokens", path, vq_session_n_tokens(s),
+                         vq_kv_n_rows(vq_session_kv(s), 0));
         vq_session_truncate(s, 0, NULL);
     }
     vq_file_map_close(&map);

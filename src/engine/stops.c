@@ -1,8 +1,8 @@
 /* Stop strings: one Knuth-Morris-Pratt automaton a string, so that a byte costs the same however long they are.
  *
- * The state of an automaton is how many bytes of its string the text ends with; the largest state is what has to be held
- * back.  The first string to be complete ends the text, the longest one of those complete at the same byte: a rule that
- * doesn't depend on how the text was cut into tokens. */
+ * The state of an automaton is how many bytes of its string the text ends with; the largest state is what has to be
+ * held back.  The first string to be complete ends the text, the longest one of those complete at the same byte: a rule
+ * that doesn't depend on how the text was cut into tokens. */
 #include "engine/stops.h"
 
 #include <assert.h>
@@ -14,15 +14,15 @@
 #include "base/checked.h"
 
 struct stop {
-    char *bytes;           /* [n_bytes] */
-    size_t *fallback;      /* [n_bytes]: after a mismatch with i + 1 bytes matched, go on with fallback[i] */
+    char *bytes;      /* [n_bytes] */
+    size_t *fallback; /* [n_bytes]: after a mismatch with i + 1 bytes matched, go on with fallback[i] */
     size_t n_bytes, state;
 };
 
 struct vq_stops {
-    struct stop *stops;    /* [n] */
+    struct stop *stops; /* [n] */
     size_t n, most_held;
-    char *held;            /* [most_held], the last n_held bytes of the text */
+    char *held; /* [most_held], the last n_held bytes of the text */
     size_t n_held;
     vq_arena arena;
 };

@@ -92,7 +92,7 @@ static vq_status check_room(const vq_session *s, const vq_windows *w, vq_error *
 struct scoring {
     vq_vec_kernels kernels;
     size_t n_vocab;
-    const int32_t *ids;        /* [n_ctx] of this window */
+    const int32_t *ids; /* [n_ctx] of this window */
     size_t n_ctx;
     vq_moments nll;
     vq_eval_fn progress;
@@ -104,7 +104,7 @@ static bool score_next(void *arg, size_t index, const float *logits)
 {
     struct scoring *c = arg;
     if (index + 1 >= c->n_ctx)
-        return true;           /* the last token predicts one of another window */
+        return true; /* the last token predicts one of another window */
     const double nll = log_sum_exp(&c->kernels, logits, c->n_vocab) - (double)logits[c->ids[index + 1]];
     vq_moments_add(&c->nll, nll);
     return !c->progress || c->progress(c->arg, (size_t)c->nll.n, c->n_scored, nll);
@@ -120,8 +120,12 @@ vq_status vq_eval_perplexity(vq_session *s, const vq_windows *w, vq_eval_fn prog
     if (!ids)
         return vq_fail(err, VQ_ERR_NOMEM, "no memory for a window of %u tokens", w->n_ctx);
     const vq_model *model = vq_session_model(s);
-    struct scoring c = {.n_vocab = vq_model_get_info(model)->n_vocab, .ids = ids, .n_ctx = w->n_ctx,
-                        .progress = progress, .arg = arg, .n_scored = n_scored};
+    struct scoring c = {.n_vocab = vq_model_get_info(model)->n_vocab,
+                        .ids = ids,
+                        .n_ctx = w->n_ctx,
+                        .progress = progress,
+                        .arg = arg,
+                        .n_scored = n_scored};
     vq_vec_kernels_init(&c.kernels, vq_cpu_detect());
     const size_t first = w->skip < 1 ? 0 : w->skip - 1;
     vq_status status = VQ_OK;
@@ -147,8 +151,8 @@ struct pair_row {
 struct pairing {
     vq_vec_kernels kernels;
     size_t n_vocab;
-    float *reference, *tested;         /* [STEP][n_vocab] */
-    const int32_t *targets;            /* [STEP]: the token after each */
+    float *reference, *tested; /* [STEP][n_vocab] */
+    const int32_t *targets;    /* [STEP]: the token after each */
     struct pair_row rows[STEP];
 };
 
@@ -189,7 +193,7 @@ static void add_row(vq_comparison *c, const struct pair_row *row)
 struct compare_call {
     vq_session *reference, *tested;
     struct pairing *pairing;
-    size_t first;                      /* token of a window whose logits are the first to count */
+    size_t first; /* token of a window whose logits are the first to count */
     size_t n_scored;
     vq_eval_fn progress;
     void *arg;
@@ -248,8 +252,8 @@ vq_status vq_eval_compare(vq_session *reference, vq_session *tested, const vq_wi
     struct pairing pairing = {.n_vocab = n_vocab};
     vq_vec_kernels_init(&pairing.kernels, vq_cpu_detect());
     vq_comparison sum = {0};
-    struct compare_call call = {reference, tested, &pairing, w->skip < 1 ? 0 : w->skip - 1, n_scored, progress, arg,
-                                &sum};
+    struct compare_call call = {reference, tested,   &pairing, w->skip < 1 ? 0 : w->skip - 1,
+                                n_scored,  progress, arg,      &sum};
     int32_t *ids = malloc(w->n_ctx * sizeof *ids);
     pairing.reference = malloc(STEP * n_vocab * sizeof(float));
     pairing.tested = malloc(STEP * n_vocab * sizeof(float));

@@ -1,4 +1,5 @@
-/* Hyper-parameters by key: "ARCHITECTURE.NAME" with range checks.  Messages name key, value and limits. */
+/* Hyper-parameters by key: "ARCHITECTURE.NAME" with range checks.  Messages name key, value and limits; a value that is
+ * not finite is VQ_ERR_VALUE like any other that is out of range. */
 #ifndef VQ_MODEL_KEYS_H
 #define VQ_MODEL_KEYS_H
 

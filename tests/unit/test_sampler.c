@@ -63,7 +63,7 @@ static void random_logits(vq_rng *rng, float *logits, uint32_t n, double spread)
 {
     for (uint32_t i = 0; i < n; i++)
         logits[i] = (float)(spread * vq_rng_normal(rng));
-    for (uint32_t i = 0; i < n / 8; i++)       /* ties */
+    for (uint32_t i = 0; i < n / 8; i++) /* ties */
         logits[vq_rng_next(rng) % n] = logits[vq_rng_next(rng) % n];
 }
 
@@ -102,8 +102,7 @@ static void draws_match_probabilities(void **state)
             all += exp(((double)logits[ids[i]] - (double)logits[ids[0]]) / (double)p.temperature);
         uint32_t n_drawn = 0;
         for (uint32_t i = 0; i < n_kept; i++) {
-            const double share =
-                exp(((double)logits[ids[i]] - (double)logits[ids[0]]) / (double)p.temperature) / all;
+            const double share = exp(((double)logits[ids[i]] - (double)logits[ids[0]]) / (double)p.temperature) / all;
             const double want = share * DRAWS, sigma = sqrt(want * (1 - share));
             n_drawn += counts[ids[i]];
             /* 5.5 standard deviations, and 6 draws where the normal law is a poor picture of rare tokens */
@@ -131,7 +130,7 @@ static void greedy_and_ties(void **state)
     assert_int_equal(vq_sampler_next(s, nothing), 0);
     vq_sampler_close(s);
     p.temperature = 1;
-    p.top_k = 2;         /* of three equal tokens the two lower ids stay */
+    p.top_k = 2; /* of three equal tokens the two lower ids stay */
     p.top_p = 1;
     p.min_p = 0;
     s = sampler_open(&p, 6);
@@ -140,7 +139,7 @@ static void greedy_and_ties(void **state)
         seen |= 1U << vq_sampler_next(s, logits);
     assert_int_equal(seen, 1U << 1 | 1U << 3);
     for (int i = 0; i < 50; i++)
-        assert_int_equal(vq_sampler_next(s, odd) & ~6, 0);         /* 2 or 4, never a NaN */
+        assert_int_equal(vq_sampler_next(s, odd) & ~6, 0); /* 2 or 4, never a NaN */
     vq_sampler_close(s);
 }
 
@@ -156,19 +155,19 @@ static void penalty(void **state)
     vq_sampler *s = sampler_open(&p, 4);
     assert_int_equal(vq_sampler_next(s, logits), 0);
     vq_sampler_accept(s, 0);
-    vq_sampler_accept(s, 0);                  /* twice counts once: 2 / 1.5 = 1.33 */
+    vq_sampler_accept(s, 0); /* twice counts once: 2 / 1.5 = 1.33 */
     assert_int_equal(vq_sampler_next(s, logits), 1);
-    vq_sampler_accept(s, 1);                  /* 1.33 against 1.27 */
+    vq_sampler_accept(s, 1); /* 1.33 against 1.27 */
     assert_int_equal(vq_sampler_next(s, logits), 0);
     vq_sampler_accept(s, 2);
-    vq_sampler_accept(s, 3);                  /* 0 and 1 have left the window */
+    vq_sampler_accept(s, 3); /* 0 and 1 have left the window */
     assert_int_equal(vq_sampler_next(s, logits), 0);
-    vq_sampler_accept(s, -1);                 /* no token: ignored */
+    vq_sampler_accept(s, -1); /* no token: ignored */
     vq_sampler_accept(s, 4);
     vq_sampler_close(s);
     const float negative[] = {-1, -1.2F};
     s = sampler_open(&p, 2);
-    vq_sampler_accept(s, 0);                  /* -1 * 1.5 = -1.5: a penalty lowers negative logits too */
+    vq_sampler_accept(s, 0); /* -1 * 1.5 = -1.5: a penalty lowers negative logits too */
     assert_int_equal(vq_sampler_next(s, negative), 1);
     vq_sampler_close(s);
 }

@@ -31,7 +31,7 @@ static struct got feed(const char *const *strings, size_t n, const char *text, s
         size_t take = piece ? piece : vq_rng_next(rng) % 5;
         if (take > n_text - at)
             take = n_text - at;
-        char *bytes = malloc(take ? take : 1);      /* its own block: an over-read is seen by the sanitizer */
+        char *bytes = malloc(take ? take : 1); /* its own block: an over-read is seen by the sanitizer */
         memcpy(bytes, text + at, take);
         size_t n_out;
         got.stopped = vq_stops_push(s, bytes, take, out, &n_out);
@@ -78,8 +78,8 @@ static void check(const char *const *strings, size_t n, const char *text, size_t
     for (size_t piece = 0; piece <= n_text; piece++) {
         const struct got got = feed(strings, n, text, n_text, piece, &rng);
         if (got.n != want || got.stopped != stopped || memcmp(got.text, text, want) != 0)
-            fail_msg("\"%.*s\" in pieces of %zu: got %zu bytes, stopped %d; want %zu, %d (seed %llu)", (int)n_text, text,
-                     piece, got.n, got.stopped, want, stopped, (unsigned long long)seed);
+            fail_msg("\"%.*s\" in pieces of %zu: got %zu bytes, stopped %d; want %zu, %d (seed %llu)", (int)n_text,
+                     text, piece, got.n, got.stopped, want, stopped, (unsigned long long)seed);
     }
 }
 
@@ -93,9 +93,9 @@ static void examples(void **state)
         {"I J K L M N O P Q R", "I J K L M N ", {"O P Q"}, 1},
         {"The quick brown fox", "The quick br", {"own fox"}, 1},
         {"Yes.\nUser: no", "Yes.", {"\nUser:"}, 1},
-        {"abcd", "", {"abc", "abcd"}, 2},            /* one is the start of another: the shorter is complete first */
-        {"xabc", "x", {"bc", "abc"}, 2},             /* both complete at the same byte: the longer */
-        {"abcd", "a", {"abcd", "bc"}, 2},            /* complete first counts, not starting first */
+        {"abcd", "", {"abc", "abcd"}, 2}, /* one is the start of another: the shorter is complete first */
+        {"xabc", "x", {"bc", "abc"}, 2},  /* both complete at the same byte: the longer */
+        {"abcd", "a", {"abcd", "bc"}, 2}, /* complete first counts, not starting first */
         {"aaab", "a", {"aab"}, 1},
         {"ababac", "ab", {"abac"}, 1},
         {"na\xc3\xafve caf\xc3\xa9!", "na\xc3\xafve caf", {"\xc3\xa9"}, 1},
@@ -137,7 +137,7 @@ static void random_texts(void **state)
         n_stopped += stopped;
         check(list, n, text, n_text, seed);
     }
-    assert_in_range(n_stopped, 100, 390);      /* both outcomes were tried */
+    assert_in_range(n_stopped, 100, 390); /* both outcomes were tried */
 }
 
 static void refused(void **state)

@@ -1,0 +1,149 @@
+/* veloxquant methods: the ways to store keys and values, with what they take. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+struct args {
+    uint32_t head_size;
+    bool brief;
+};
+
+#define AT(field) offsetof(struct args, field)
+
+enum { N_TOKENS = 4096, PER_APPEND = 512 };
+
+static const cli_option options[] = {
+    {0, "head-size", CLI_COUNT, AT(head_size), "D", "bits a value are measured for heads of this size", 1, 512},
+    {0, "brief", CLI_FLAG, AT(brief), NULL, "one line a method", 0, 0},
+};
+
+static const char ending[] =
+    "Bits a value count everything that belongs to packed tokens: codes, scales and norms.\n"
+    "Exact tokens (first and newest) and tables come on top; 'generate --stats' shows all of it.\n"
+    "\n"
+    "Examples:\n"
+    "  veloxquant methods --head-size 128\n"
+    "  veloxquant methods kivi\n"
+    "  veloxquant generate -m model.gguf -p \"...\" --kv turboquant-mse:bits=3\n"
+    "  veloxquant generate -m model.gguf -p \"...\" --kv-keys int8 --kv-values turboquant-mse:bits=2\n";
+
+/* Bits a packed value of keys and values together; 0 when the method is not for this head size. */
+static double measure(const char *method, uint32_t head_size, vq_error *err)
+{
+    const vq_kv_params params = {
+        .n_layers = 1,
+        .n_heads = 1,
+        .n_kv_heads = 1,
+        .d_k = head_size,
+        .d_v = head_size,
+        .n_ctx = N_TOKENS,
+        .n_batch = PER_APPEND,
+        .keys = method,
+        .values = method,
+        .sinks = VQ_KV_DEFAULT,
+        .residual = VQ_KV_DEFAULT,
+    };
+    vq_kv *kv;
+    if (vq_kv_open(&kv, &params, err) != VQ_OK)
+        return 0;
+    double bits = 0;
+    float *rows = malloc((size_t)PER_APPEND * head_size * sizeof *rows);
+    bool fine = rows != NULL;
+    for (size_t i = 0; fine && i < (size_t)PER_APPEND * head_size; i++)
+        rows[i] = sinf((float)i); /* bits do not depend on what the rows hold */
+    for (uint32_t pos = 0; fine && pos < N_TOKENS; pos += PER_APPEND)
+        fine = vq_kv_append(kv, 0, pos, rows, rows, PER_APPEND, err) == VQ_OK;
+    if (fine) {
+        vq_kv_bytes b;
+        vq_kv_measure(kv, &b);
+        if (b.n_values_packed > 0)
+            bits = 8 * (double)(b.codes + b.scales) / (double)b.n_values_packed;
+    }
+    free(rows);
+    vq_kv_close(kv);
+    return bits;
+}
+
+static void print_bits(const vq_kv_codec_info *c, uint32_t head_size)
+{
+    const vq_kv_option_info *bits = NULL;
+    for (size_t i = 0; i < c->n_options; i++)
+        if (strcmp(c->options[i].name, "bits") == 0)
+            bits = &c->options[i];
+    vq_error err;
+    const double standard = measure(c->name, head_size, &err);
+    if (standard > 0)
+        printf("  bits a value   %.3f", standard);
+    else
+        printf("  bits a value   not for heads of %u (%s)", head_size, err.text);
+    if (bits && standard > 0) {
+        fputs(";", stdout);
+        for (double b = bits->min; b <= bits->max; b++) {
+            char method[96];
+            snprintf(method, sizeof method, "%s:bits=%g", c->name, b);
+            const double got = measure(method, head_size, &err);
+            if (got > 0)
+                printf(" bits=%g: %.3f", b, got);
+        }
+    }
+    putchar('\n');
+}
+
+static void print_method(const vq_kv_codec_info *c, uint32_t head_size)
+{
+    printf("\n%s\n  %s\n", c->name, c->summary);
+    if (c->paper && c->paper[0])
+        printf("  paper          %s\n", c->paper);
+    for (size_t i = 0; i < c->n_options; i++) {
+        const vq_kv_option_info *o = &c->options[i];
+        printf("  %s %s=%g   %g to %g: %s\n", i ? "             " : "options      ", o->name, o->value, o->min, o->max,
+               o->help);
+    }
+    print_bits(c, head_size);
+}
+
+int cli_methods(int argc, char **argv)
+{
+    struct args a = {.head_size = 64};
+    const cli_group groups[] = {{"Options", options, sizeof options / sizeof options[0], &a}};
+    const cli_page page = {"methods",
+                           "[NAME] [options]",
+                           "Lists the methods that --kv, --kv-keys and --kv-values take, with their paper, their "
+                           "options (default and range) and the bits a value they take, measured.",
+                           groups,
+                           1,
+                           ending,
+                           0,
+                           1};
+    size_t n_operands;
+    int status;
+    if (!cli_parse(&page, argc, argv, &n_operands, &status))
+        return status;
+    const char *wanted = n_operands ? argv[1] : NULL;
+    const char *names[64];
+    size_t n_names = 0, n_shown = 0;
+    for (size_t i = 0; i < vq_kv_n_codecs(); i++) {
+        vq_kv_codec_info c;
+        vq_kv_codec_at(i, &c);
+        if (n_names < sizeof names / sizeof names[0])
+            names[n_names++] = c.name;
+        if (wanted && strcmp(wanted, c.name) != 0)
+            continue;
+        n_shown++;
+        if (a.brief) {
+            printf("%-18s %s\n", c.name, c.summary);
+        } else {
+            if (n_shown == 1)
+                puts("A method is written NAME or NAME:option=value,option=value.");
+            print_method(&c, a.head_size);
+        }
+    }
+    if (n_shown > 0)
+        return CLI_FINE;
+    const char *near = cli_nearest(wanted ? wanted : "", names, n_names);
+    return near ? cli_usage(&page, "unknown method '%s'; did you mean '%s'?", wanted, near)
+                : cli_usage(&page, "unknown method '%s'", wanted ? wanted : "");
+}

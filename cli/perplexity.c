@@ -1,0 +1,318 @@
+/* veloxquant perplexity: a model on a text, or one cache against another on the same tokens. */
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+struct args {
+    cli_texts files;
+    uint32_t window, n_windows;
+    const char *skip, *reference;
+    uint32_t min_tokens;
+    bool json;
+};
+
+#define AT(field) offsetof(struct args, field)
+
+static const cli_option options[] = {
+    {'f', "file", CLI_TEXTS, AT(files), "FILE", "the text, UTF-8; may be given several times, '-' is standard input", 0,
+     0},
+    {'c', "ctx-size", CLI_COUNT, AT(window), "N", "tokens of a window", 2, 16777216},
+    {0, "skip", CLI_TEXT, AT(skip), "N",
+     "first tokens of each window that are not scored; 'half' is N/2 + 1 (default: a quarter of the window)", 0, 0},
+    {0, "windows", CLI_COUNT, AT(n_windows), "N", "windows of each file at most (default: all)", 1, 4294967295.0},
+    {0, "min-tokens", CLI_COUNT, AT(min_tokens), "N", "fail when fewer tokens than this would be scored", 0,
+     4294967295.0},
+    {0, "reference", CLI_TEXT, AT(reference), "METHOD",
+     "also run this cache method beside --kv, on the same tokens, and print the ratio of the perplexities, the KL "
+     "divergence and how often both have the same likeliest token",
+     0, 0},
+    {0, "json", CLI_FLAG, AT(json), NULL, "print the results as JSON", 0, 0},
+};
+
+/* The model options less -c, which means the window here. */
+#define MODEL_AT(field) offsetof(cli_model_args, field)
+static const cli_option model_options[] = {
+    {'m', "model", CLI_TEXT, MODEL_AT(model), "FILE", "the model, a GGUF file", 0, 0},
+    {'t', "threads", CLI_COUNT, MODEL_AT(n_threads), "N", "threads (default: all cores that this process may use)", 1,
+     1024},
+    {'b', "batch-size", CLI_COUNT, MODEL_AT(n_batch), "N", "tokens a pass; results do not depend on it", 1, 8192},
+    {0, "exact", CLI_FLAG, MODEL_AT(exact), NULL,
+     "f32 activations instead of int8: slower; what the quality of caches is judged in", 0, 0},
+};
+
+static const char intro[] =
+    "Perplexity of a text, token by token as in generation: the text is cut into windows one after another, each "
+    "evaluated from an empty cache, and each token after the first ones is scored by the probability that the model "
+    "gave it. Lower is better. The error is the standard error of the mean log-likelihood, times the perplexity.\n"
+    "\n"
+    "A rest of the text that fills no window is left out. Where the model wants a beginning-of-sequence token, it "
+    "takes the place of each window's first token.\n"
+    "\n"
+    "With --reference, both caches see the same tokens, so that the difference is much more precise than either "
+    "perplexity. Add --exact to judge a cache: int8 activations add noise of their own.";
+
+static const char ending[] =
+    "Examples:\n"
+    "  veloxquant perplexity -m model.gguf -f book.txt\n"
+    "  veloxquant perplexity -m model.gguf -f book.txt -c 512 --skip half\n"
+    "      the definition of llama.cpp's perplexity program, so that figures can be compared\n"
+    "  veloxquant perplexity -m model.gguf -f book.txt --reference f16 --kv turboquant-mse:bits=3 --exact\n"
+    "\n"
+    "Ctrl-C prints what has been scored so far and ends with status 130.\n";
+
+struct text {
+    int32_t *ids;
+    size_t n;
+};
+
+struct job {
+    const struct args *args;
+    const cli_model_args *model;
+    cli_engine engine;
+    vq_session *reference;
+    struct text texts[CLI_MOST_TEXTS];
+    uint32_t skip;
+    size_t n_windows, n_scored; /* over all texts */
+    cli_progress progress;
+    size_t before;     /* scored in earlier texts */
+    vq_moments seen;   /* what the callback saw, for a cancelled run */
+    vq_comparison sum; /* without a reference only nll */
+    double seconds;
+};
+
+static int find_skip(const cli_page *page, const struct args *a, uint32_t *skip)
+{
+    if (!a->skip) {
+        *skip = a->window / 4;
+        return CLI_FINE;
+    }
+    if (strcmp(a->skip, "half") == 0) {
+        *skip = a->window / 2 + 1;
+        return CLI_FINE;
+    }
+    char *end;
+    errno = 0;
+    const long long n = strtoll(a->skip, &end, 10);
+    if (end == a->skip || *end || errno || n < 0 || n >= (long long)a->window)
+        return cli_usage(page, "--skip: '%s', must be 0 to %u, or half", a->skip, a->window - 1);
+    *skip = (uint32_t)n;
+    return CLI_FINE;
+}
+
+static vq_windows windows_of(const struct job *j, size_t i)
+{
+    return (vq_windows){.ids = j->texts[i].ids,
+                        .n = j->texts[i].n,
+                        .n_ctx = j->args->window,
+                        .skip = j->skip,
+                        .most = j->args->n_windows};
+}
+
+static int read_texts(struct job *j)
+{
+    const vq_tokenizer *t = vq_model_tokenizer(j->engine.model);
+    vq_error err;
+    for (size_t i = 0; i < j->args->files.n; i++) {
+        char *bytes;
+        size_t n_bytes, n_windows, n_scored;
+        if (!cli_read_file(j->args->files.at[i], &bytes, &n_bytes))
+            return CLI_FAILED;
+        const vq_status status =
+            vq_tokenize(t, bytes, n_bytes, VQ_TOKENIZE_BOS, &j->texts[i].ids, &j->texts[i].n, &err);
+        free(bytes);
+        if (status != VQ_OK)
+            return cli_fail("%s: %s", j->args->files.at[i], err.text);
+        const vq_windows w = windows_of(j, i);
+        if (vq_eval_count(&w, &n_windows, &n_scored, &err) != VQ_OK)
+            return cli_fail("%s: %s (-c changes it)", j->args->files.at[i], err.text);
+        j->n_windows += n_windows;
+        j->n_scored += n_scored;
+    }
+    if (j->n_scored < j->args->min_tokens)
+        return cli_fail("%zu tokens would be scored, --min-tokens asks for %u", j->n_scored, j->args->min_tokens);
+    return CLI_FINE;
+}
+
+static bool on_token(void *arg, size_t done, size_t all, double nll)
+{
+    struct job *j = arg;
+    (void)all;
+    char remark[48];
+    vq_moments_add(&j->seen, nll);
+    snprintf(remark, sizeof remark, "ppl so far %.4f", exp(j->seen.mean));
+    cli_progress_step(&j->progress, j->before + done, j->n_scored, remark);
+    return !cli_interrupted();
+}
+
+static int run(struct job *j)
+{
+    vq_error err;
+    const double start = cli_seconds();
+    cli_progress_start(&j->progress, "scored");
+    for (size_t i = 0; i < j->args->files.n; i++) {
+        const vq_windows w = windows_of(j, i);
+        const vq_status status = j->reference
+                                     ? vq_eval_compare(j->reference, j->engine.session, &w, on_token, j, &j->sum, &err)
+                                     : vq_eval_perplexity(j->engine.session, &w, on_token, j, &j->sum.nll, &err);
+        if (status == VQ_ERR_CANCELLED) {
+            cli_progress_end(&j->progress);
+            cli_say("stopped after %zu of %zu tokens: ppl so far %.4f +- %.4f", (size_t)j->seen.n, j->n_scored,
+                    exp(j->seen.mean), exp(j->seen.mean) * vq_moments_error(&j->seen));
+            return CLI_INTERRUPTED;
+        }
+        if (status != VQ_OK) {
+            cli_progress_end(&j->progress);
+            return cli_fail_with(&err);
+        }
+        j->before = (size_t)j->seen.n;
+    }
+    cli_progress_end(&j->progress);
+    j->seconds = cli_seconds() - start;
+    return CLI_FINE;
+}
+
+/* ---- results ---- */
+
+static const char *method_name(const cli_model_args *m, char *out, size_t n_bytes)
+{
+    const char *both = m->kv ? m->kv : "f16";
+    if (!m->kv_keys && !m->kv_values)
+        snprintf(out, n_bytes, "%s", both);
+    else
+        snprintf(out, n_bytes, "%s/%s", m->kv_keys ? m->kv_keys : both, m->kv_values ? m->kv_values : both);
+    return out;
+}
+
+static void print_text(const struct job *j, const char *method)
+{
+    const vq_comparison *c = &j->sum;
+    cli_cache cache;
+    char used[16];
+    printf("tokens     %llu scored, in %zu windows of %u of which the first %u are not\n", (unsigned long long)c->nll.n,
+           j->n_windows, j->args->window, j->skip);
+    if (j->reference) {
+        cli_cache_measure(j->reference, &cache);
+        printf("reference  %s: %.3f bits a value, %s a window\n", j->args->reference, cache.bits,
+               cli_bytes(cache.used, used));
+    }
+    cli_cache_measure(j->engine.session, &cache);
+    printf("cache      %s: %.3f bits a value, %s a window\n", method, cache.bits, cli_bytes(cache.used, used));
+    if (j->reference)
+        printf("reference  nll %.5f, ppl %.4f +- %.4f\n", c->reference_nll.mean, exp(c->reference_nll.mean),
+               exp(c->reference_nll.mean) * vq_moments_error(&c->reference_nll));
+    printf("nll        %.5f +- %.5f\n", c->nll.mean, vq_moments_error(&c->nll));
+    printf("ppl        %.4f +- %.4f\n", exp(c->nll.mean), exp(c->nll.mean) * vq_moments_error(&c->nll));
+    if (j->reference) {
+        const double ratio = 1.96 * vq_moments_error(&c->log_ratio), kl = 1.96 * vq_moments_error(&c->kl),
+                     top = 1.96 * vq_moments_error(&c->same_top);
+        printf("ratio      %.5f of the perplexities, 95 %% interval %.5f to %.5f\n", exp(c->log_ratio.mean),
+               exp(c->log_ratio.mean - ratio), exp(c->log_ratio.mean + ratio));
+        printf("KL         %.6f nats a token, 95 %% interval %.6f to %.6f\n", c->kl.mean, c->kl.mean - kl,
+               c->kl.mean + kl);
+        printf("same top   %.2f %% of tokens, 95 %% interval %.2f to %.2f\n", 100 * c->same_top.mean,
+               100 * (c->same_top.mean - top), 100 * (c->same_top.mean + top));
+    }
+    printf("speed      %.1f tokens a second\n",
+           j->seconds > 0 ? (double)j->n_windows * (j->args->window - 1) / j->seconds : 0);
+}
+
+/* JSON has no NaN. */
+static json_t *real(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+static json_t *interval(double mean, double error, bool of_log)
+{
+    const double low = mean - 1.96 * error, high = mean + 1.96 * error;
+    return json_pack("{s:o, s:o, s:o}", "value", real(of_log ? exp(mean) : mean), "low", real(of_log ? exp(low) : low),
+                     "high", real(of_log ? exp(high) : high));
+}
+
+static json_t *cache_json(vq_session *s, const char *method)
+{
+    cli_cache c;
+    cli_cache_measure(s, &c);
+    return json_pack("{s:s, s:o, s:o, s:I, s:I}", "method", method, "bits_per_value", real(c.bits),
+                     "packed_bits_per_value", c.packed_bits > 0 ? real(c.packed_bits) : json_null(), "bytes",
+                     (json_int_t)c.used, "f16_bytes", (json_int_t)c.f16);
+}
+
+static int print_json(const struct job *j, const char *method)
+{
+    const vq_comparison *c = &j->sum;
+    json_t *files = json_array();
+    for (size_t i = 0; i < j->args->files.n; i++)
+        json_array_append_new(files, json_string(j->args->files.at[i]));
+    json_t *all =
+        json_pack("{s:s, s:s, s:o, s:b, s:i, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "version", vq_version(),
+                  "model", j->model->model, "files", files, "exact", (int)j->model->exact, "window",
+                  (int)j->args->window, "skip", (int)j->skip, "windows", (json_int_t)j->n_windows, "tokens",
+                  (json_int_t)c->nll.n, "cache", cache_json(j->engine.session, method), "nll", real(c->nll.mean),
+                  "nll_error", real(vq_moments_error(&c->nll)), "ppl", real(exp(c->nll.mean)), "ppl_error",
+                  real(exp(c->nll.mean) * vq_moments_error(&c->nll)), "seconds", real(j->seconds));
+    if (all && j->reference) {
+        json_object_set_new(all, "reference", cache_json(j->reference, j->args->reference));
+        json_object_set_new(all, "reference_ppl", real(exp(c->reference_nll.mean)));
+        json_object_set_new(all, "ppl_ratio", interval(c->log_ratio.mean, vq_moments_error(&c->log_ratio), true));
+        json_object_set_new(all, "kl", interval(c->kl.mean, vq_moments_error(&c->kl), false));
+        json_object_set_new(all, "same_top", interval(c->same_top.mean, vq_moments_error(&c->same_top), false));
+    }
+    char *text = all ? json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(all);
+    if (!text)
+        return cli_fail("the results could not be written as JSON");
+    puts(text);
+    free(text);
+    return CLI_FINE;
+}
+
+int cli_perplexity(int argc, char **argv)
+{
+    struct args a = {.window = 1024};
+    cli_model_args model;
+    cli_model_args_init(&model);
+    const cli_group groups[] = {
+        {"Text", options, sizeof options / sizeof options[0], &a},
+        {"Model", model_options, sizeof model_options / sizeof model_options[0], &model},
+        {"Cache", cli_cache_options, cli_n_cache_options, &model},
+    };
+    const cli_page page = {
+        "perplexity", "-m MODEL -f FILE [options]", intro, groups, sizeof groups / sizeof groups[0], ending, 0, 0};
+    size_t n_operands;
+    int status;
+    struct job j = {.args = &a, .model = &model};
+    if (!cli_parse(&page, argc, argv, &n_operands, &status))
+        return status;
+    if (a.files.n == 0)
+        return cli_usage(&page, "no text: -f FILE says which");
+    status = find_skip(&page, &a, &j.skip);
+    if (status != CLI_FINE)
+        return status;
+    cli_catch_interrupt(1);
+    model.n_ctx = a.window;
+    status = cli_engine_open(&j.engine, &page, &model);
+    if (status == CLI_FINE)
+        status = read_texts(&j);
+    if (status == CLI_FINE)
+        status = cli_session_open(&j.engine.session, &j.engine, &page, &model, NULL);
+    if (status == CLI_FINE && a.reference)
+        status = cli_session_open(&j.reference, &j.engine, &page, &model, a.reference);
+    if (status == CLI_FINE)
+        status = run(&j);
+    if (status == CLI_FINE) {
+        char method[256];
+        method_name(&model, method, sizeof method);
+        if (a.json)
+            status = print_json(&j, method);
+        else
+            print_text(&j, method);
+    }
+    vq_session_close(j.reference);
+    cli_engine_close(&j.engine);
+    for (size_t i = 0; i < a.files.n; i++)
+        vq_free(j.texts[i].ids);
+    return status;
+}
