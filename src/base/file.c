@@ -58,6 +58,7 @@ enum { BUFFER_BYTES = 1 << 18 };
 
 struct vq_file_writer {
     int fd;
+    bool failed; /* a write did not arrive: there must not be a file with a hole */
     bool direct; /* the target is a device or pipe: written in place, there is nothing to rename */
     char *path;  /* the target, symbolic links resolved */
     char *temp;  /* what is written until commit */
@@ -118,8 +119,10 @@ static vq_status write_all(vq_file_writer *w, const unsigned char *bytes, size_t
         const ssize_t n = write(w->fd, bytes, n_bytes);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0)
+        if (n < 0) {
+            w->failed = true;
             return vq_fail(err, VQ_ERR_IO, "%s: cannot write %zu bytes: %m", w->path, n_bytes);
+        }
         bytes += n;
         n_bytes -= (size_t)n;
     }
@@ -158,7 +161,7 @@ static void sync_folder(char *path)
 
 vq_status vq_file_writer_commit(vq_file_writer *w, vq_error *err)
 {
-    vq_status status = flush(w, err);
+    vq_status status = w->failed ? vq_fail(err, VQ_ERR_IO, "%s: an earlier write failed", w->path) : flush(w, err);
     if (status == VQ_OK && !w->direct && fsync(w->fd))
         status = vq_fail(err, VQ_ERR_IO, "%s: cannot sync: %m", w->path);
     if (close(w->fd) && status == VQ_OK)

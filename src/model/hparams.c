@@ -43,13 +43,7 @@ vq_status vq_key_f32(const vq_model *m, const char *name, float fallback, float 
         *out = fallback;
         return VQ_OK;
     }
-    const vq_status status = vq_gguf_get_f32(m->gguf, full_key(m, name, key), out, err);
-    if (status == VQ_ERR_NONFINITE) {
-        if (err)
-            err->status = VQ_ERR_VALUE;
-        return VQ_ERR_VALUE;
-    }
-    VQ_TRY(status);
+    VQ_TRY(vq_gguf_get_f32(m->gguf, full_key(m, name, key), out, err));
     if (!(*out >= least && *out <= most))
         return vq_fail(err, VQ_ERR_VALUE, "%s is %g, must be %g to %g", key, (double)*out, (double)least, (double)most);
     return VQ_OK;
@@ -114,23 +108,10 @@ static vq_status refuse_variants(const vq_model *m, vq_error *err)
     return VQ_OK;
 }
 
-static vq_status check_split(const vq_model *m, vq_error *err)
-{
-    uint32_t n;
-    if (!vq_gguf_find(m->gguf, "split.count"))
-        return VQ_OK;
-    VQ_TRY(vq_gguf_get_u32(m->gguf, "split.count", &n, err));
-    if (n > 1)
-        return vq_fail(err, VQ_ERR_SPLIT, "split.count is %u: a model split over several files must be merged first",
-                       n);
-    return VQ_OK;
-}
-
 vq_status vq_hparams_read(vq_model *m, vq_error *err)
 {
     vq_hparams *hp = &m->hp;
     VQ_TRY(find_family(m, err));
-    VQ_TRY(check_split(m, err));
     VQ_TRY(refuse_variants(m, err));
     VQ_TRY(vq_key_u32(m, "block_count", VQ_REQUIRED, 1, VQ_MAX_LAYERS, &hp->n_layers, err));
     VQ_TRY(vq_key_u32(m, "context_length", VQ_REQUIRED, 1, VQ_MAX_CONTEXT, &hp->n_ctx_train, err));

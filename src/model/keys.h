@@ -1,5 +1,4 @@
-/* Hyper-parameters by key: "ARCHITECTURE.NAME" with range checks.  Messages name key, value and limits; a value that is
- * not finite is VQ_ERR_VALUE like any other that is out of range. */
+/* Hyper-parameters by key: "ARCHITECTURE.NAME" with range checks.  Messages name key, value and limits. */
 #ifndef VQ_MODEL_KEYS_H
 #define VQ_MODEL_KEYS_H
 

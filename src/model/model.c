@@ -106,8 +106,8 @@ vq_status vq_model_open(vq_model **out, const char *path, vq_error *err)
     vq_status status = vq_gguf_open(&m->gguf, path, err);
     if (status == VQ_OK) {
         status = load(m, err);
-        if (status != VQ_OK)
-            vq_fail_prefix(err, status, "%s", path);
+        if (status != VQ_OK && err && strncmp(err->text, path, strlen(path)) != 0)
+            vq_fail_prefix(err, status, "%s", path); /* messages of vq_gguf_get_... name the file themselves */
     }
     if (status != VQ_OK) {
         vq_model_close(m);

@@ -212,19 +212,22 @@ static void add_matrix(maker *m, const char *name, uint32_t n_in, uint32_t n_out
 
 static void add_norm(maker *m, const char *name, uint32_t n) { add_random(m, name, n, 0, 1, 0.1); }
 
+static uint32_t value_dim(const toy_params *p) { return p->value_dim ? p->value_dim : p->head_dim; }
+
 static void add_layer(maker *m)
 {
     const toy_params *p = m->p;
     const uint32_t n_q = p->n_heads * p->head_dim, n_kv = p->n_kv_heads * p->head_dim;
+    const uint32_t n_v = p->n_kv_heads * value_dim(p);
     add_norm(m, "attn_norm.weight", p->n_embd);
     add_matrix(m, "attn_q.weight", p->n_embd, n_q);
     add_matrix(m, "attn_k.weight", p->n_embd, n_kv);
-    add_matrix(m, "attn_v.weight", p->n_embd, n_kv);
-    add_matrix(m, "attn_output.weight", n_q, p->n_embd);
+    add_matrix(m, "attn_v.weight", p->n_embd, n_v);
+    add_matrix(m, "attn_output.weight", p->n_heads * value_dim(p), p->n_embd);
     if (p->family == TOY_QWEN2) {
         add_random(m, "attn_q.bias", n_q, 0, 0, 0.2);
         add_random(m, "attn_k.bias", n_kv, 0, 0, 0.2);
-        add_random(m, "attn_v.bias", n_kv, 0, 0, 0.2);
+        add_random(m, "attn_v.bias", n_v, 0, 0, 0.2);
     }
     if (p->family == TOY_QWEN3 || p->family == TOY_GEMMA3) {
         add_norm(m, "attn_q_norm.weight", p->head_dim);
@@ -256,6 +259,37 @@ static void add_real(gguf_writer *w, const toy_params *p, const char *name, floa
     gguf_add_f32(w, key, x);
 }
 
+/* What converters put into rope_freqs.weight: 1, a blend, then the factor. */
+static void add_rope_divisors(maker *m)
+{
+    const uint32_t n = m->p->head_dim / 2;
+    float *divisors = malloc(n * sizeof *divisors);
+    if (!divisors)
+        abort();
+    for (uint32_t i = 0; i < n; i++) {
+        const double turns = 8192 * pow(m->p->rope_base, -2.0 * i / m->p->head_dim) / (2 * 3.14159265358979323846);
+        const double keep = fmin(1, fmax(0, (turns - 1) / (4 - 1)));
+        divisors[i] = (float)(1 / (keep + (1 - keep) / 32));
+    }
+    add_tensor(m, "rope_freqs.weight", VQ_TYPE_F32, n, 0, divisors);
+    free(divisors);
+}
+
+static void add_rope_scaling(gguf_writer *w, const toy_params *p)
+{
+    if (p->rope == TOY_ROPE_PLAIN || p->rope == TOY_ROPE_LLAMA3_TENSOR)
+        return;
+    char key[80];
+    snprintf(key, sizeof key, "%s.rope.scaling.type", families[p->family].architecture);
+    gguf_add_str(w, key, p->rope == TOY_ROPE_LINEAR ? "linear" : "llama3");
+    add_real(w, p, "rope.scaling.factor", 32);
+    if (p->rope == TOY_ROPE_LLAMA3_KEYS) {
+        add_real(w, p, "rope.scaling.low_freq_factor", 1);
+        add_real(w, p, "rope.scaling.high_freq_factor", 4);
+        add_count(w, p, "rope.scaling.original_context_length", 8192);
+    }
+}
+
 gguf_buffer toy_model_make(const toy_params *p)
 {
     gguf_writer *w = gguf_writer_new(32);
@@ -268,13 +302,14 @@ gguf_buffer toy_model_make(const toy_params *p)
     add_count(w, p, "attention.head_count", p->n_heads);
     add_count(w, p, "attention.head_count_kv", p->n_kv_heads);
     add_count(w, p, "attention.key_length", p->head_dim);
-    add_count(w, p, "attention.value_length", p->head_dim);
+    add_count(w, p, "attention.value_length", value_dim(p));
     if (p->family != TOY_GEMMA3)
         add_count(w, p, "rope.dimension_count", p->head_dim);
     if (p->window)
         add_count(w, p, "attention.sliding_window", p->window);
     add_real(w, p, "rope.freq_base", p->rope_base);
     add_real(w, p, "attention.layer_norm_rms_epsilon", 1e-6f);
+    add_rope_scaling(w, p);
     add_vocabulary(w, p);
 
     maker m = {.w = w, .p = p};
@@ -285,6 +320,8 @@ gguf_buffer toy_model_make(const toy_params *p)
         add_layer(&m);
     m.in_layer = false;
     add_norm(&m, "output_norm.weight", p->n_embd);
+    if (p->rope == TOY_ROPE_LLAMA3_TENSOR)
+        add_rope_divisors(&m);
     if (!p->tied)
         add_matrix(&m, "output.weight", p->n_embd, p->n_vocab);
     return gguf_writer_finish(w);

@@ -13,12 +13,17 @@ typedef enum toy_family {
     N_TOY_FAMILIES
 } toy_family;
 
+/* How RoPE is stretched, with the numbers of Llama 3.2: factor 32, low 1, high 4, original context 8192. */
+typedef enum toy_rope { TOY_ROPE_PLAIN, TOY_ROPE_LINEAR, TOY_ROPE_LLAMA3_KEYS, TOY_ROPE_LLAMA3_TENSOR } toy_rope;
+
 typedef struct toy_params {
     toy_family family;
     uint32_t n_layers, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_ctx;
-    uint32_t n_vocab; /* at least TOY_MIN_VOCAB */
-    uint32_t window;  /* gemma3 only: attention.sliding_window */
+    uint32_t n_vocab;   /* at least TOY_MIN_VOCAB */
+    uint32_t value_dim; /* of a head; 0: head_dim */
+    uint32_t window;    /* attention.sliding_window; 0: no such key */
     float rope_base;
+    toy_rope rope;
     bool tied;                 /* no output.weight */
     vq_type type;              /* of the matrices: F32, F16, BF16 or Q8_0 (dimensions then multiples of 32) */
     uint64_t seed;             /* of the weights */

@@ -1,0 +1,66 @@
+/* SmolLM2 and Gemma 3 on two texts: exact mode against the NumPy reference, int8 mode against exact mode.  Skipped
+ * without the models (tools/fetch-models). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "golden/golden.h"
+
+static const double MOST_DIFFERENCE = 1e-3, MOST_KL = 0.004;
+
+static const struct {
+    const char *file, *texts[2];
+} cases[] = {
+    {"SmolLM2-135M-Instruct.Q4_1.gguf", {"smollm2-alice29", "smollm2-lcet10"}},
+    {"gemma-3-270m-q4_k_m.gguf", {"gemma3-alice29", "gemma3-lcet10"}},
+};
+
+/* Returns whether all is well. */
+static bool check_text(const vq_model *model, const char *text, vq_pool *pool)
+{
+    golden g = golden_load(text);
+    const uint32_t n_vocab = vq_model_get_info(model)->n_vocab;
+    float *exact =
+        golden_logits(&(golden_run){.model = model, .exact = true, .cache = "f32", .pool = pool}, g.ids, g.n);
+    float *int8 = golden_logits(&(golden_run){.model = model, .cache = "f32", .pool = pool}, g.ids, g.n);
+    const double difference = golden_difference(&g, exact, n_vocab), kl = golden_mean_kl(exact, int8, g.n, n_vocab);
+    printf("%-16s exact mode: largest difference %.3g (below %g); int8 mode: mean KL %.5f (below %g)\n", text,
+           difference, MOST_DIFFERENCE, kl, MOST_KL);
+    free(exact);
+    free(int8);
+    golden_free(&g);
+    return difference < MOST_DIFFERENCE && kl >= 0 && kl < MOST_KL;
+}
+
+int main(void)
+{
+    const char *folder = getenv("VQ_MODELS"), *root = getenv("VQ_SOURCE_ROOT");
+    bool good = true;
+    int n_run = 0;
+    vq_pool *pool;
+    if (vq_pool_open(&pool, 0, NULL) != VQ_OK)
+        return 1;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[512];
+        if (folder)
+            snprintf(path, sizeof path, "%s/%s", folder, cases[i].file);
+        else
+            snprintf(path, sizeof path, "%s/models/%s", root ? root : ".", cases[i].file);
+        if (access(path, R_OK) != 0) {
+            printf("SKIP %s is not there\n", path);
+            continue;
+        }
+        vq_model *model;
+        vq_error err;
+        if (vq_model_open(&model, path, &err) != VQ_OK) {
+            printf("%s\n", err.text);
+            return 1;
+        }
+        for (int t = 0; t < 2; t++, n_run++)
+            good = check_text(model, cases[i].texts[t], pool) && good;
+        vq_model_close(model);
+    }
+    vq_pool_close(pool);
+    return !good ? 1 : n_run == 0 ? 77 : 0;
+}
