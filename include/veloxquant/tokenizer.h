@@ -2,8 +2,9 @@
  * BPE with scores (llama-2, gemma), from GGUF metadata.
  *
  * Invalid UTF-8 in text becomes one U+FFFD for each maximal ill-formed part (Unicode 15, chapter 3, U+FFFD
- * substitution of maximal subparts; what Python's errors="replace" does).  NUL bytes are text like any other. Byte-level
- * vocabularies may lack a few bytes (SmolLM2 has no token for 0x04): such bytes are left out, as by every peer. */
+ * substitution of maximal subparts; what Python's errors="replace" does).  NUL bytes are text like any other.
+ * Byte-level vocabularies may lack a few bytes (SmolLM2 has no token for 0x04): such bytes are left out, as by every
+ * peer. */
 #ifndef VELOXQUANT_TOKENIZER_H
 #define VELOXQUANT_TOKENIZER_H
 
@@ -23,17 +24,17 @@ VQ_API vq_status vq_tokenizer_open(vq_tokenizer **out, const vq_gguf *gguf, vq_e
 VQ_API void vq_tokenizer_close(vq_tokenizer *t);
 
 VQ_API uint32_t vq_tokenizer_n_vocab(const vq_tokenizer *t);
-VQ_API int32_t vq_tokenizer_bos(const vq_tokenizer *t);         /* VQ_NO_TOKEN when there is none */
+VQ_API int32_t vq_tokenizer_bos(const vq_tokenizer *t); /* VQ_NO_TOKEN when there is none */
 VQ_API int32_t vq_tokenizer_eos(const vq_tokenizer *t);
 VQ_API bool vq_tokenizer_adds_bos(const vq_tokenizer *t);
-VQ_API bool vq_tokenizer_ends(const vq_tokenizer *t, int32_t id);   /* end of sequence or end of turn */
+VQ_API bool vq_tokenizer_ends(const vq_tokenizer *t, int32_t id); /* end of sequence or end of turn */
 VQ_API bool vq_tokenizer_is_control(const vq_tokenizer *t, int32_t id);
-VQ_API int32_t vq_tokenizer_find(const vq_tokenizer *t, const char *piece);   /* exact vocabulary text, or VQ_NO_TOKEN */
-VQ_API const char *vq_tokenizer_kind(const vq_tokenizer *t);    /* "bpe/smollm", "spm" ... for people */
+VQ_API int32_t vq_tokenizer_find(const vq_tokenizer *t, const char *piece); /* exact vocabulary text, or VQ_NO_TOKEN */
+VQ_API const char *vq_tokenizer_kind(const vq_tokenizer *t);                /* "bpe/smollm", "spm" ... for people */
 
 enum {
-    VQ_TOKENIZE_CONTROL = 1,   /* the text of control tokens becomes control tokens; otherwise it is plain text */
-    VQ_TOKENIZE_BOS = 2,       /* put the BOS token first where the model wants one and the text does not begin with it */
+    VQ_TOKENIZE_CONTROL = 1, /* the text of control tokens becomes control tokens; otherwise it is plain text */
+    VQ_TOKENIZE_BOS = 2,     /* put the BOS token first where the model wants one and the text does not begin with it */
 };
 
 /* *ids is allocated (free with vq_free), also when *n is 0.  Time is linear-logarithmic in n_bytes, the stack O(1).
