@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/forward.h"
+#include "support/files.h"
 
 static void die(const char *what, const char *why)
 {
@@ -15,9 +16,9 @@ static void die(const char *what, const char *why)
 
 golden golden_load(const char *name)
 {
-    char path[512];
-    const char *root = getenv("VQ_SOURCE_ROOT");
-    snprintf(path, sizeof path, "%s/tests/golden/%s.golden", root ? root : ".", name);
+    char below[128];
+    snprintf(below, sizeof below, "tests/golden/%s.golden", name);
+    const char *path = source_path(below);
     FILE *f = fopen(path, "rb");
     if (!f)
         die(path, "cannot be read");

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -15,23 +14,7 @@
 #include "golden/golden.h"
 #include "golden/toys.h"
 #include "model/forward.h"
-
-static vq_model *open_toy(const toy_params *params)
-{
-    char path[] = "/tmp/vq-toy-XXXXXX";
-    const int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
-    gguf_buffer b = toy_model_make(params);
-    assert_true(gguf_buffer_save(b, path));
-    free(b.bytes);
-    vq_model *model;
-    vq_error err = {0};
-    if (vq_model_open(&model, path, &err) != VQ_OK)
-        fail_msg("%s", err.text);
-    unlink(path);
-    return model;
-}
+#include "support/toy_open.h"
 
 /* Toys have 8 layers and widths of 48 at most; f32 against float64 keeps 1e-4 with room to spare. */
 static const double MOST_DIFFERENCE = 1e-4;
@@ -40,7 +23,7 @@ static void logits_equal_the_reference(void **state)
 {
     const toy *t = *state;
     golden g = golden_load(t->name);
-    vq_model *model = open_toy(&t->params);
+    vq_model *model = toy_open(&t->params);
     const uint32_t n_vocab = vq_model_get_info(model)->n_vocab;
     float *logits = golden_logits(&(golden_run){.model = model, .exact = true, .cache = "f32"}, g.ids, g.n);
     const double difference = golden_difference(&g, logits, n_vocab);
@@ -55,7 +38,7 @@ static void chunks_and_threads_give_the_same_bits(void **state)
 {
     const toy *t = *state;
     golden g = golden_load(t->name);
-    vq_model *model = open_toy(&t->params);
+    vq_model *model = toy_open(&t->params);
     const size_t n_bytes = (size_t)g.n * vq_model_get_info(model)->n_vocab * sizeof(float);
     static const uint32_t chunks[] = {1, 3, 17, 40};
     for (int exact = 0; exact < 2; exact++) {
@@ -85,7 +68,7 @@ static void unwanted_rows_change_nothing(void **state)
 {
     const toy *t = *state;
     golden g = golden_load(t->name);
-    vq_model *model = open_toy(&t->params);
+    vq_model *model = toy_open(&t->params);
     vq_error err = {0};
     const uint32_t n_vocab = vq_model_get_info(model)->n_vocab, n_batch = 20;
     float *want = golden_logits(&(golden_run){.model = model, .cache = "f32"}, g.ids, g.n);
@@ -128,7 +111,7 @@ static void window_is_the_query_and_w_minus_1_keys(void **state)
         toy_params_init(&params, sliding[i]);
         params.n_layers = 1;
         params.window = W;
-        vq_model *model = open_toy(&params);
+        vq_model *model = toy_open(&params);
         const uint32_t n_vocab = vq_model_get_info(model)->n_vocab, chunks[] = {0, 1, 3};
         assert_int_equal(vq_model_get_info(model)->window, W);
         const size_t last = (size_t)(N - 1) * n_vocab, row_bytes = n_vocab * sizeof(float);

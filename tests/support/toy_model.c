@@ -311,6 +311,8 @@ gguf_buffer toy_model_make(const toy_params *p)
     add_real(w, p, "attention.layer_norm_rms_epsilon", 1e-6f);
     add_rope_scaling(w, p);
     add_vocabulary(w, p);
+    if (p->more)
+        p->more(w);
 
     maker m = {.w = w, .p = p};
     vq_rng_seed(&m.rng, p->seed);

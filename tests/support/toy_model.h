@@ -28,6 +28,7 @@ typedef struct toy_params {
     vq_type type;              /* of the matrices: F32, F16, BF16 or Q8_0 (dimensions then multiples of 32) */
     uint64_t seed;             /* of the weights */
     const char *chat_template; /* NULL: none */
+    void (*more)(gguf_writer *w); /* NULL, or adds keys and tensors */
 } toy_params;
 
 /* Ids 0 <unk>, 1 <s>, 2 </s>, then one token a byte, some merged pieces, and unused ones up to n_vocab. */
