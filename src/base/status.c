@@ -99,11 +99,14 @@ vq_status vq_fail_prefix(vq_error *err, vq_status status, const char *format, ..
     va_start(args, format);
     vsnprintf(text, sizeof err->text / 2, format, args);
     va_end(args);
+    keep_printable(text);
     const size_t n = strlen(text);
-    snprintf(text + n, sizeof text - n, ": %s", err->text);
-    text[sizeof err->text - 1] = 0;
-    memcpy(err->text, text, strlen(text) + 1);
-    keep_printable(err->text);
+    if (strncmp(err->text, text, n) || strncmp(err->text + n, ": ", 2)) { /* not there yet */
+        snprintf(text + n, sizeof text - n, ": %s", err->text);
+        text[sizeof err->text - 1] = 0;
+        memcpy(err->text, text, strlen(text) + 1);
+        keep_printable(err->text);
+    }
     err->status = status;
     return status;
 }

@@ -7,7 +7,8 @@
 /* Fills `err` (when not NULL) and returns `status`. */
 vq_status vq_fail(vq_error *err, vq_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Puts "PREFIX: " before the message that `err` holds (a file name, a field); returns err's status. */
+/* Puts "PREFIX: " before the message that `err` holds (a file name, a field) unless it starts with it already; returns
+ * `status`. */
 vq_status vq_fail_prefix(vq_error *err, vq_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -76,6 +76,13 @@ static void prefix_keeps_the_message(void **state)
     assert_int_equal(vq_fail_prefix(&err, VQ_ERR_BOUNDS, "file%d", 1), VQ_ERR_BOUNDS);
     assert_int_equal(err.status, VQ_ERR_BOUNDS);
     assert_string_equal(err.text, "file1: offset 7");
+    vq_fail_prefix(&err, VQ_ERR_BOUNDS, "file1"); /* two layers name the same file: once is enough */
+    assert_string_equal(err.text, "file1: offset 7");
+    vq_fail_prefix(&err, VQ_ERR_BOUNDS, "file");
+    assert_string_equal(err.text, "file: file1: offset 7");
+    vq_fail(&err, VQ_ERR_KEY, "a?b: no");
+    vq_fail_prefix(&err, VQ_ERR_KEY, "a\nb");
+    assert_string_equal(err.text, "a?b: no");
 
     char path[1000];
     memset(path, 'p', sizeof path - 1);
