@@ -31,6 +31,7 @@ int main(int argc, char **argv)
     params.kv_keys = params.kv_values = argc > 3 ? argv[3] : "f16";
     vq_sampler_params sampling;
     vq_sampler_params_init(&sampling);
+    vq_generate_result result;
     const vq_generate_params generation = {.n_predict = 64, .text = print, .arg = stdout};
 
     vq_status status = vq_pool_open(&pool, 0, &err);
@@ -44,9 +45,11 @@ int main(int argc, char **argv)
     if (status == VQ_OK)
         status = vq_tokenize(vq_model_tokenizer(model), argv[2], strlen(argv[2]), VQ_TOKENIZE_BOS, &ids, &n, &err);
     if (status == VQ_OK)
-        status = vq_generate(session, sampler, ids, n, &generation, NULL, &err);
+        status = vq_generate(session, sampler, ids, n, &generation, &result, &err);
     puts("");
-    if (status != VQ_OK)
+    if (status == VQ_OK)
+        printf("[%zu new tokens, %.1f a second]\n", result.n_new, (double)result.n_new / result.decode_seconds);
+    else
         fprintf(stderr, "%s\n", err.text);
     vq_free(ids);
     vq_sampler_close(sampler);
