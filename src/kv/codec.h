@@ -5,8 +5,9 @@
  * fast hooks come with kernels.  A state is made for one (layer, kv head) and is immutable after create and learn, so
  * many threads may use it at once.
  *
- * A page holds up to VQ_PAGE_ROWS rows.  Its bytes are written by encode, in granules from row 0 upwards, and are the
- * same on every tier. */
+ * A page holds up to VQ_PAGE_ROWS rows.  Its bytes are zeroed, then written by encode, in granules from row 0 upwards,
+ * and are the same on every tier.  They may also come from a file: decode, score and mix stay inside their arrays
+ * whatever the bytes are. */
 #ifndef VQ_KV_CODEC_H
 #define VQ_KV_CODEC_H
 
@@ -47,6 +48,7 @@ typedef struct vq_codec {
     const vq_kv_option_info *options;
     size_t n_options;
     uint32_t sinks, residual; /* what the method asks for when the user says nothing; residual 0 is legal */
+    uint32_t format;          /* raised when the same page bytes come to mean something else; saved caches carry it */
     bool unbiased;            /* score estimates q.k without bias; a law checks the slope */
     /* What the hooks may add to f32 roundings, where they compute in integers:  |score - q.k^| <= score_error |q| |k^|
      * (Euclidean norms), and |mix - sum w v^| <= mix_error (sum w) max |v^|, v^ being what decode gives. */

@@ -42,18 +42,14 @@ const unsigned char *vq_kv_exact_rows(const vq_kv *kv, const vq_kv_layer *l, uin
 
 /* ---- settle ---- */
 
-void vq_kv_drop_pages(vq_kv *kv, vq_kv_layer *l)
+static void drop_pages(vq_kv *kv, vq_kv_layer *l)
 {
-    /* Query n sees rows above n - window. A page goes when all its 64 rows are codes and none is seen. */
-    while (l->window && (uint64_t)(l->first_page + 1) * VQ_PAGE_ROWS + l->window <= (uint64_t)l->n_rows + 1 &&
-           (l->first_page + 1) * VQ_PAGE_ROWS <= l->coded_end) {
+    for (const uint32_t end = vq_kv_first_seen_page(l); l->first_page < end; l->first_page++)
         for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
             vq_kv_page *page = vq_kv_page_at(l, &l->heads[i], l->first_page);
             vq_store_give(&kv->store, l->page_class, page->bytes);
             *page = (vq_kv_page){0};
         }
-        l->first_page++;
-    }
 }
 
 /* Moves the rows of one side of one head that remain exact to the front of its exact rows. */
@@ -80,7 +76,7 @@ void vq_kv_settle(vq_kv *kv)
     l->exact_first = l->coded_end;
     l->n_settled = l->n_rows;
     kv->pending = VQ_NO_LAYER;
-    vq_kv_drop_pages(kv, l);
+    drop_pages(kv, l);
 }
 
 /* ---- append ---- */
@@ -145,8 +141,10 @@ static vq_status take_pages(vq_kv *kv, const vq_kv_layer *l, uint32_t first, uin
         for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
             vq_kv_page *page = vq_kv_page_at(l, &l->heads[i], p);
             *page = (vq_kv_page){.bytes = vq_store_take(&kv->store, l->page_class, err)};
-            if (page->bytes)
+            if (page->bytes) {
+                memset(page->bytes, 0, l->page_bytes);
                 continue;
+            }
             for (; p + 1 > first; p--, i = kv->n_kv_heads)
                 while (i-- > 0) {
                     vq_kv_page *taken = vq_kv_page_at(l, &l->heads[i], p);
@@ -156,11 +154,6 @@ static vq_status take_pages(vq_kv *kv, const vq_kv_layer *l, uint32_t first, uin
             return VQ_ERR_NOMEM;
         }
     return VQ_OK;
-}
-
-static uint32_t pages_of(const vq_kv_layer *l, uint32_t end)
-{
-    return (end - l->sinks + VQ_PAGE_ROWS - 1) / VQ_PAGE_ROWS;
 }
 
 #ifndef NDEBUG
@@ -195,7 +188,7 @@ vq_status vq_kv_append(vq_kv *kv, uint32_t layer, uint32_t pos, const float *k, 
     vq_kv_settle(kv);
     const uint32_t end = vq_kv_coded_end(l, l->n_rows + n);
     append_job job = {.kv = kv, .l = l, .x = {k, v}, .n = n, .from = l->coded_end, .to = end};
-    VQ_TRY(take_pages(kv, l, pages_of(l, l->coded_end), pages_of(l, end), err));
+    VQ_TRY(take_pages(kv, l, vq_kv_end_page(l, l->coded_end), vq_kv_end_page(l, end), err));
 
     if (l->n_rows == 0)
         l->first_pos = pos;
@@ -208,7 +201,7 @@ vq_status vq_kv_append(vq_kv *kv, uint32_t layer, uint32_t pos, const float *k, 
         return VQ_OK;
 
     job.first_page = (job.from - l->sinks) / VQ_PAGE_ROWS;
-    job.n_pages = pages_of(l, job.to) - job.first_page;
+    job.n_pages = vq_kv_end_page(l, job.to) - job.first_page;
     vq_pool_run(kv->pool, 2 * kv->n_kv_heads * job.n_pages, encode_page, &job);
     for (uint32_t p = job.first_page; p < job.first_page + job.n_pages; p++) {
         const uint32_t n_coded = job.to - l->sinks - p * VQ_PAGE_ROWS;
@@ -243,7 +236,7 @@ static void truncate_layer(vq_kv *kv, vq_kv_layer *l, uint32_t n)
         end = n > l->sinks ? l->sinks + (n - l->sinks) / l->granule * l->granule : l->sinks;
         if (end < n && n > l->sinks)
             thaw(kv, l, end, n);
-        for (uint32_t p = pages_of(l, end); p < pages_of(l, l->coded_end); p++)
+        for (uint32_t p = vq_kv_end_page(l, end); p < vq_kv_end_page(l, l->coded_end); p++)
             for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
                 vq_kv_page *page = vq_kv_page_at(l, &l->heads[i], p);
                 vq_store_give(&kv->store, l->page_class, page->bytes);

@@ -97,6 +97,22 @@ static inline uint32_t vq_kv_coded_end(const vq_kv_layer *l, uint32_t n)
     return end > l->coded_floor ? end : l->coded_floor;
 }
 
+/* Pages [first_page, end_page) are there when the codes end at row `end`. */
+static inline uint32_t vq_kv_end_page(const vq_kv_layer *l, uint32_t end)
+{
+    return (end - l->sinks + VQ_PAGE_ROWS - 1) / VQ_PAGE_ROWS;
+}
+
+/* The first page that a query from n_rows on can see or that is still being filled; those before it can go. */
+static inline uint32_t vq_kv_first_seen_page(const vq_kv_layer *l)
+{
+    if (!l->window || l->n_rows < l->window)
+        return 0;
+    /* Query n sees rows above n - window. */
+    const uint32_t unseen = (l->n_rows + 1 - l->window) / VQ_PAGE_ROWS, full = l->coded_end / VQ_PAGE_ROWS;
+    return unseen < full ? unseen : full;
+}
+
 static inline vq_kv_page *vq_kv_page_at(const vq_kv_layer *l, const vq_kv_head *h, uint32_t page)
 {
     return &h->pages[page % l->page_room];
@@ -107,8 +123,6 @@ static inline vq_kv_page *vq_kv_page_at(const vq_kv_layer *l, const vq_kv_head *
 const unsigned char *vq_kv_exact_rows(const vq_kv *kv, const vq_kv_layer *l, uint32_t head, bool keys, uint32_t first,
                                       uint32_t *n);
 void vq_kv_settle(vq_kv *kv);
-/* Gives back pages whose rows no query from n_rows on can see. */
-void vq_kv_drop_pages(vq_kv *kv, vq_kv_layer *l);
 
 void vq_kv_exact_from_f32(const vq_kv *kv, void *out, const float *x, size_t n);
 void vq_kv_exact_to_f32(const vq_kv *kv, float *out, const void *x, size_t n);

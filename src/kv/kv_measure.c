@@ -5,7 +5,7 @@ static void measure_layer(const vq_kv *kv, const vq_kv_layer *l, bool pending, v
 {
     const size_t row_bytes = (kv->d_k + kv->d_v) * kv->exact_bytes;
     const uint32_t n_sinks = l->n_rows < l->sinks ? l->n_rows : l->sinks;
-    const uint32_t n_pages = (l->coded_end - l->sinks + VQ_PAGE_ROWS - 1) / VQ_PAGE_ROWS - l->first_page;
+    const uint32_t n_pages = vq_kv_end_page(l, l->coded_end) - l->first_page;
     const uint64_t n_coded = l->coded_end - l->sinks - l->first_page * VQ_PAGE_ROWS;
     /* While an append is pending, rows that have become codes are still held exactly, too. */
     uint64_t n_exact = n_sinks;

@@ -1,12 +1,12 @@
 #include "kv_feed.h"
 
-#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
+
+#include <cmocka.h>
 
 #include "base/rng.h"
 

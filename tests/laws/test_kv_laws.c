@@ -239,6 +239,119 @@ static void exact_rows_stay_bounded(void **state)
     }
 }
 
+/* ---- truncate ---- */
+
+static bool loses_nothing(const vq_codec *c)
+{
+    return strcmp(c->name, "f16") == 0 || strcmp(c->name, "bf16") == 0 || strcmp(c->name, "f32") == 0;
+}
+
+static void truncated_caches_go_on(void **state)
+{
+    (void)state;
+    enum { BEFORE = 150 };
+    const uint32_t wide[3] = {0, 120, 100}, cuts[] = {149, 130, 128, 97, 96, 65, 64, 63, 33, 5, 3, 0};
+    feed whole = feed_make(3, 4, 2, 64, 64, N, 16), one = feed_make(3, 4, 2, 64, 64, N, 16),
+         many = feed_make(3, 4, 2, 64, 64, N, 16);
+    vq_pool *pool;
+    assert_int_equal(vq_pool_open(&pool, 2, NULL), VQ_OK);
+    for (size_t c = 0; c < vq_n_codecs; c++)
+        for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++)
+            for (uint32_t residual = 0; residual <= 32; residual += 32) {
+                const uint32_t cut = cuts[i];
+                const char *name = vq_codecs[c]->name;
+                vq_kv_params p = {.window = wide, .sinks = 4, .residual = residual, .keys = name, .values = name};
+                p.exact = strcmp(name, "f32") == 0    ? VQ_KV_EXACT_F32
+                          : strcmp(name, "bf16") == 0 ? VQ_KV_EXACT_BF16
+                                                      : VQ_KV_EXACT_F16;
+                vq_kv *a = feed_open(&one, p);
+                feed_run(&one, a, 0, BEFORE, 50);
+                float before[BEFORE * 64], after[BEFORE * 64];
+                vq_kv_bytes bytes;
+                vq_kv_read(a, 0, 1, before, NULL, NULL);
+                assert_int_equal(vq_kv_truncate(a, cut, NULL), VQ_OK);
+                assert_int_equal(vq_kv_n_rows(a, 0), cut);
+                assert_int_equal(vq_kv_read(a, 0, 1, after, NULL, NULL), cut);
+                vq_kv_measure(a, &bytes);
+                /* what is left reads as before, but that fewer than a granule of rows are rounded to the exact type */
+                for (uint32_t j = 0; j < cut * 64; j++)
+                    if (!(fabsf(after[j] - before[j]) <= fabsf(before[j]) * 0x1p-8f + 0x1p-25f))
+                        fail_msg("%s cut to %u: row %u reads as %g, before %g", name, cut, j / 64, (double)after[j],
+                                 (double)before[j]);
+                feed_run(&one, a, cut, N, 1);
+                vq_kv_close(a);
+
+                p.pool = pool;
+                a = feed_open(&many, p);
+                feed_run(&many, a, 0, BEFORE, BEFORE);
+                assert_int_equal(vq_kv_truncate(a, cut, NULL), VQ_OK);
+                feed_run(&many, a, cut, N, 41);
+                vq_kv_close(a);
+                char what[128];
+                snprintf(what, sizeof what, "%s, residual %u, cut to %u", name, residual, cut);
+                assert_same_bits(&many, &one, what);
+                if (loses_nothing(vq_codecs[c]) && residual == 0) {
+                    a = feed_open(&whole, p);
+                    feed_run(&whole, a, 0, N, N);
+                    vq_kv_close(a);
+                    assert_same_bits(&one, &whole, what);
+                }
+            }
+    feed_free(&whole);
+    feed_free(&one);
+    feed_free(&many);
+    vq_pool_close(pool);
+}
+
+/* ---- save and load ---- */
+
+static void loaded_caches_go_on(void **state)
+{
+    (void)state;
+    const char *path = "kv_laws.vqcache";
+    feed want = feed_make(3, 4, 2, 64, 72, N, 17), got = feed_make(3, 4, 2, 64, 72, N, 17);
+    for (size_t c = 0; c < vq_n_codecs; c++) {
+        const char *name = vq_codecs[c]->name;
+        const vq_kv_params p = {.window = windows, .sinks = 3, .keys = name, .values = name, .seed = 9};
+        vq_kv_params probe = p;
+        probe.n_layers = 1, probe.n_heads = probe.n_kv_heads = 1, probe.d_k = 64, probe.d_v = 72;
+        probe.n_ctx = probe.n_batch = N, probe.window = NULL;
+        vq_kv *kv;
+        if (vq_kv_open(&kv, &probe, NULL) == VQ_ERR_UNSUPPORTED)
+            continue; /* not at head size 72 */
+        vq_kv_close(kv);
+        for (uint32_t at = 0; at <= 180; at += 20) {
+            vq_error err = {0};
+            kv = feed_open(&want, p);
+            vq_kv *other = feed_open(&got, p);
+            feed_run(&got, other, 0, 33, 33); /* which the loaded rows replace */
+            feed_run(&want, kv, 0, at, 37);
+            if (vq_kv_save(kv, path, &err) != VQ_OK || vq_kv_load(other, path, &err) != VQ_OK)
+                fail_msg("%s, %u rows: %s", name, at, err.text);
+            feed_run(&want, kv, at, N, 1);
+            memcpy(got.out, want.out, feed_out_bytes(&got));
+            for (uint32_t l = 0; l < 3; l++)
+                memset(got.out + ((size_t)l * N + at) * 4 * 72, 0, (size_t)(N - at) * 4 * 72 * sizeof(float));
+            feed_run(&got, other, at, N, 13);
+            char what[64];
+            snprintf(what, sizeof what, "%s, loaded after %u rows", name, at);
+            assert_same_bits(&got, &want, what);
+            assert_int_equal(vq_kv_truncate(kv, N, NULL), VQ_OK); /* settles, so that both have dropped what they can */
+            assert_int_equal(vq_kv_truncate(other, N, NULL), VQ_OK);
+            vq_kv_bytes a, b;
+            vq_kv_measure(kv, &a);
+            vq_kv_measure(other, &b);
+            assert_int_equal(a.n_packed_rows, b.n_packed_rows);
+            assert_int_equal(a.codes + a.scales + a.exact, b.codes + b.scales + b.exact);
+            vq_kv_close(kv);
+            vq_kv_close(other);
+        }
+    }
+    remove(path);
+    feed_free(&want);
+    feed_free(&got);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -247,6 +360,8 @@ int main(void)
         cmocka_unit_test(odd_rows_stay_finite),
         cmocka_unit_test(head_sizes_work_or_are_refused_at_open),
         cmocka_unit_test(exact_rows_stay_bounded),
+        cmocka_unit_test(truncated_caches_go_on),
+        cmocka_unit_test(loaded_caches_go_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
