@@ -360,6 +360,18 @@ static vq_status place_tensors(vq_gguf *g, uint64_t start, data_range *ranges, v
     return VQ_OK;
 }
 
+static vq_status read_records(vq_gguf *g, vq_cursor *c, data_range *ranges, vq_error *err)
+{
+    for (uint64_t i = 0; i < g->n_tensors; i++) {
+        VQ_TRY(read_tensor(c, i, &g->tensors[i], &ranges[i].from, err));
+        ranges[i].index = i;
+        g->names[i] = (gguf_name){g->tensors[i].name, i};
+    }
+    VQ_TRY(sort_names(g->names, g->n_tensors, "tensor", err));
+    const uint64_t mask = g->alignment - 1;
+    return place_tensors(g, (vq_cursor_offset(c) + mask) & ~mask, ranges, err);
+}
+
 static vq_status read_tensors(vq_gguf *g, vq_cursor *c, uint64_t n, vq_error *err)
 {
     if (!n)
@@ -367,23 +379,12 @@ static vq_status read_tensors(vq_gguf *g, vq_cursor *c, uint64_t n, vq_error *er
     g->tensors = calloc(n, sizeof *g->tensors);
     g->names = calloc(n, sizeof *g->names);
     data_range *ranges = calloc(n, sizeof *ranges);
-    vq_status status = VQ_OK;
-    if (!g->tensors || !g->names || !ranges)
-        status = vq_fail(err, VQ_ERR_NOMEM, "no memory for %llu tensors", (ull)n);
-    else
-        g->n_tensors = n;
-
-    for (uint64_t i = 0; status == VQ_OK && i < n; i++) {
-        status = read_tensor(c, i, &g->tensors[i], &ranges[i].from, err);
-        ranges[i].index = i;
-        g->names[i] = (gguf_name){g->tensors[i].name, i};
+    if (!g->tensors || !g->names || !ranges) {
+        free(ranges);
+        return vq_fail(err, VQ_ERR_NOMEM, "no memory for %llu tensors", (ull)n);
     }
-    if (status == VQ_OK)
-        status = sort_names(g->names, n, "tensor", err);
-    if (status == VQ_OK) {
-        const uint64_t mask = g->alignment - 1;
-        status = place_tensors(g, (vq_cursor_offset(c) + mask) & ~mask, ranges, err);
-    }
+    g->n_tensors = n;
+    const vq_status status = read_records(g, c, ranges, err);
     free(ranges);
     return status;
 }

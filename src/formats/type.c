@@ -1,4 +1,6 @@
 /* One row a tensor type. */
+#include <assert.h>
+
 #include "formats/blocks.h"
 #include "veloxquant/gguf.h"
 
@@ -52,6 +54,12 @@ static const type_row types[VQ_N_TYPES] = {
     [39] = {.name = "MXFP4"},
 };
 
+static const type_row *row(uint32_t type)
+{
+    static const type_row none = {.block_len = 1}; /* rows of no bytes, for numbers that are no type */
+    return vq_type_known(type) ? &types[type] : &none;
+}
+
 const char *vq_type_name(vq_type type)
 {
     const uint32_t i = type;
@@ -60,13 +68,15 @@ const char *vq_type_name(vq_type type)
 
 bool vq_type_known(uint32_t type) { return type < VQ_N_TYPES && types[type].dequantize; }
 
-uint32_t vq_type_block_len(vq_type type) { return types[type].block_len; }
+uint32_t vq_type_block_len(vq_type type) { return row(type)->block_len; }
 
-uint32_t vq_type_block_bytes(vq_type type) { return types[type].block_bytes; }
+uint32_t vq_type_block_bytes(vq_type type) { return row(type)->block_bytes; }
 
-size_t vq_type_row_bytes(vq_type type, uint64_t n) { return n / types[type].block_len * types[type].block_bytes; }
+size_t vq_type_row_bytes(vq_type type, uint64_t n) { return n / row(type)->block_len * row(type)->block_bytes; }
 
 void vq_type_dequantize(vq_type type, const void *src, float *out, uint64_t n)
 {
-    types[type].dequantize(src, out, n / types[type].block_len);
+    assert(vq_type_known(type) && n % row(type)->block_len == 0);
+    if (vq_type_known(type))
+        types[type].dequantize(src, out, n / types[type].block_len);
 }

@@ -40,6 +40,8 @@ static void layout(void **state)
     assert_int_equal(n_known, n);
     assert_false(vq_type_known(4) || vq_type_known(5) || vq_type_known(VQ_N_TYPES) || vq_type_known(UINT32_MAX));
     assert_string_equal(vq_type_name((vq_type)999), "?");
+    assert_int_equal(vq_type_row_bytes((vq_type)4, 512), 0);
+    assert_int_equal(vq_type_row_bytes((vq_type)999, 512), 0);
     assert_string_equal(vq_type_name((vq_type)23), "IQ4_XS"); /* not read, but named in the message */
 }
 
