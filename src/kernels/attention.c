@@ -143,5 +143,10 @@ void vq_attention_kernels_init(vq_attention_kernels *k, uint32_t cpu)
         .mix_f32 = mix_f32_c,
         .softmax = softmax_c,
     };
+#if defined(__x86_64__)
+    if (cpu & VQ_CPU_AVX512)
+        vq_attention_init_avx512(k);
+#else
     (void)cpu;
+#endif
 }

@@ -45,5 +45,6 @@ typedef struct vq_attention_kernels {
 } vq_attention_kernels;
 
 void vq_attention_kernels_init(vq_attention_kernels *k, uint32_t cpu);
+void vq_attention_init_avx512(vq_attention_kernels *k);
 
 #endif
