@@ -111,15 +111,16 @@ static int read_prompt(const cli_page *page, const struct args *a, char **bytes,
         *n_bytes = strlen(*bytes);
         return CLI_FINE;
     }
-    if (!a->file && (isatty(STDIN_FILENO) || a->load_cache)) {
-        if (a->load_cache)
-            return CLI_FINE;
-        return cli_usage(page, "no prompt: give -p TEXT or -f FILE, or pipe it in");
-    }
+    if (!a->file && isatty(STDIN_FILENO))
+        return a->load_cache ? CLI_FINE : cli_usage(page, "no prompt: give -p TEXT or -f FILE, or pipe it in");
     if (!cli_read_file(a->file ? a->file : "-", bytes, n_bytes))
         return cli_interrupted() ? CLI_INTERRUPTED : CLI_FAILED;
     if (*n_bytes > 0 && (*bytes)[*n_bytes - 1] == '\n')
         --*n_bytes;
+    if (*n_bytes == 0 && a->load_cache) { /* nothing was piped in: go on from the end of the cache */
+        free(*bytes);
+        *bytes = NULL;
+    }
     return CLI_FINE;
 }
 

@@ -138,6 +138,7 @@ static int read_texts(struct job *j)
     return CLI_FINE;
 }
 
+/* Progress counts evaluated tokens: the ones that are not scored take time too. */
 static bool on_token(void *arg, size_t done, size_t all, double nll)
 {
     struct job *j = arg;
@@ -145,7 +146,8 @@ static bool on_token(void *arg, size_t done, size_t all, double nll)
     char remark[48];
     vq_moments_add(&j->seen, nll);
     snprintf(remark, sizeof remark, "ppl so far %.4f", exp(j->seen.mean));
-    cli_progress_step(&j->progress, j->before + done, j->n_scored, remark);
+    const size_t skip = j->skip < 1 ? 1 : j->skip, scored = j->before + done, each = j->args->window - skip;
+    cli_progress_step(&j->progress, scored + (scored + each - 1) / each * skip, j->n_windows * j->args->window, remark);
     return !cli_interrupted();
 }
 
@@ -153,7 +155,7 @@ static int run(struct job *j)
 {
     vq_error err;
     const double start = cli_seconds();
-    cli_progress_start(&j->progress, "scored");
+    cli_progress_start(&j->progress, "tokens");
     for (size_t i = 0; i < j->args->files.n; i++) {
         const vq_windows w = windows_of(j, i);
         const vq_status status = j->reference

@@ -118,19 +118,12 @@ static vq_status decode(vq_session *s, struct draw *d, struct writer *w, double 
         result->pending = id;
         if (result->n_new++ == 0)
             result->first_token_seconds = now() - start;
-        if (params->token && !params->token(params->arg, id)) {
-            result->finish = VQ_FINISH_CANCELLED;
-            return VQ_OK;
-        }
-        if (vq_tokenizer_ends(w->tokenizer, id) && !params->ignore_end) {
-            if (params->show_control)
-                write_token(w, id);
-            result->finish = VQ_FINISH_END;
-            return VQ_OK;
-        }
-        write_token(w, id);
-        if (w->stopped || w->cancelled) {
-            result->finish = w->stopped ? VQ_FINISH_STOP : VQ_FINISH_CANCELLED;
+        const bool go_on = !params->token || params->token(params->arg, id);
+        const bool end = vq_tokenizer_ends(w->tokenizer, id) && !params->ignore_end;
+        if (!end || params->show_control)
+            write_token(w, id);
+        if (end || w->stopped || w->cancelled || !go_on) {
+            result->finish = end ? VQ_FINISH_END : w->stopped ? VQ_FINISH_STOP : VQ_FINISH_CANCELLED;
             return VQ_OK;
         }
     }
