@@ -245,6 +245,9 @@ static int run(const cli_page *page, const struct args *a, const cli_sampling *s
         return CLI_FAILED; /* cli_finish_output says why */
     if (output.last != '\n' && isatty(STDOUT_FILENO))
         cli_write("\n", 1);
+    if (a->save_cache && (result.finish == VQ_FINISH_LENGTH || result.finish == VQ_FINISH_CANCELLED) &&
+        result.pending != VQ_NO_TOKEN) /* shown, so that it belongs to what is saved; without room it stays out */
+        vq_session_eval(e->session, &result.pending, 1, NULL, 0, NULL, NULL);
     if (!a->quiet)
         print_summary(&result, e, n_reused, params.seed, params.temperature > 0, a->stats);
     if (a->save_cache && vq_session_save(e->session, a->save_cache, &err) != VQ_OK)

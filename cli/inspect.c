@@ -212,6 +212,8 @@ static void print_model(const vq_model *m)
 {
     const vq_model_info *i = vq_model_get_info(m);
     const vq_tokenizer *t = vq_model_tokenizer(m);
+    const vq_chat_template *chat;
+    vq_error err;
     printf("  family          %s\n", i->family);
     printf("  layers          %u\n", i->n_layers);
     printf("  width           %u, feed-forward %u\n", i->n_embd, i->n_ff);
@@ -222,6 +224,10 @@ static void print_model(const vq_model *m)
     if (i->window)
         printf(", local layers see %u", i->window);
     printf("\n  f16 cache       %" PRIu64 " B a token\n", (uint64_t)i->n_layers * i->n_kv_heads * i->head_dim * 4);
+    if (vq_chat_template_detect(&chat, vq_model_gguf(m), &err) == VQ_OK)
+        printf("  chat template   %s\n", vq_chat_template_name(chat));
+    else
+        printf("  chat template   none (%s)\n", err.text);
 }
 
 static void print_tensors(const vq_gguf *g)

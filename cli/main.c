@@ -8,7 +8,7 @@
 
 static const cli_command commands[] = {
     {"generate", "go on from a prompt", cli_generate},
-    /* CHAT */
+    {"chat", "talk with an instruction-tuned model", cli_chat},
     {"perplexity", "judge a model, or a cache against another, on a text", cli_perplexity},
     {"bench", "measure prompt and decode speed", cli_bench},
     {"tokenize", "text to token ids and back", cli_tokenize},
