@@ -36,15 +36,9 @@ bool vq_matmul_supports(vq_type type, uint32_t n_in)
            n_in % vq_matmul_traits_of[type].block_len == 0;
 }
 
-bool vq_matmul_prefers_exact(vq_type type)
-{
-    return (uint32_t)type < VQ_N_TYPES && vq_matmul_traits_of[type].floats;
-}
+bool vq_matmul_prefers_exact(vq_type type) { return (uint32_t)type < VQ_N_TYPES && vq_matmul_traits_of[type].floats; }
 
-static size_t round_up(size_t n, size_t unit)
-{
-    return (n + unit - 1) / unit * unit;
-}
+static size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 size_t vq_matmul_act_bytes(uint32_t n_in, uint32_t n_tokens, bool exact)
 {
@@ -101,10 +95,7 @@ typedef struct run_args {
     char *scratch;
 } run_args;
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
+static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 static void run_task(void *arg, uint32_t index, uint32_t thread)
 {
@@ -184,10 +175,7 @@ void vq_matmul(const vq_matmul_kernels *k, vq_pool *pool, const vq_matrix *w, co
     vq_matmul_many(k, pool, &job, 1, act, n_tokens, exact, scratch);
 }
 
-size_t vq_matmul_scratch_bytes(uint32_t n_threads)
-{
-    return (size_t)n_threads * VQ_MATMUL_SCRATCH;
-}
+size_t vq_matmul_scratch_bytes(uint32_t n_threads) { return (size_t)n_threads * VQ_MATMUL_SCRATCH; }
 
 void vq_matmul_kernels_init(vq_matmul_kernels *k, uint32_t cpu)
 {

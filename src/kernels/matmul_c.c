@@ -20,10 +20,7 @@ typedef struct block {
 
 typedef void (*unpack_fn)(block *out, const uint8_t *row, uint32_t b);
 
-static float half_at(const uint8_t *p)
-{
-    return vq_f32_from_f16((uint16_t)(p[0] | p[1] << 8));
-}
+static float half_at(const uint8_t *p) { return vq_f32_from_f16((uint16_t)(p[0] | p[1] << 8)); }
 
 static void scales(block *out, float d, float m)
 {
@@ -260,9 +257,7 @@ static void weights_f32(vq_type type, float out[BLOCK], const uint8_t *row, uint
     const uint32_t first = b * BLOCK;
     block w;
     switch (type) {
-    case VQ_TYPE_F32:
-        memcpy(out, row + (size_t)first * 4, n * sizeof *out);
-        return;
+    case VQ_TYPE_F32: memcpy(out, row + (size_t)first * 4, n * sizeof *out); return;
     case VQ_TYPE_F16:
         for (uint32_t i = 0; i < n; i++)
             out[i] = half_at(row + (size_t)(first + i) * 2);

@@ -13,14 +13,9 @@ enum {
     BLOCK = VQ_MATMUL_BLOCK,
     GROUP = VQ_MATMUL_GROUP,
     TOKEN_BYTES = VQ_MATMUL_TOKEN_BYTES,
-    TILES = 2,       /* of 16 rows, side by side */
-    CUT_BLOCKS = 32, /* unpacked at once */
-    CUT_FLOATS = 256,
-    RECORD_MOST = CODE_BYTES + 4 * 64,
+    SIDE = 2, /* tiles side by side */
+    CODES = 8 * 64,
 };
-_Static_assert(TILES *CUT_BLOCKS *RECORD_MOST <= VQ_MATMUL_SCRATCH, "unpacked codes");
-_Static_assert((TILES * CUT_FLOATS * LANES + CUT_FLOATS * GROUP) * 4 + 8 * RECORD_MOST <= VQ_MATMUL_SCRATCH,
-               "unpacked floats, activations, records");
 
 static void quantize(uint8_t *group, uint32_t n, uint32_t t, const float *x, uint32_t n_in)
 {
@@ -69,36 +64,17 @@ VQ_INLINE __m512 broadcast(const void *p)
     return _mm512_set1_ps(x);
 }
 
-/* Where the results of 16 rows go: lanes that are not in `lanes` belong to another tile. */
-typedef struct target {
-    float *out;
-    __mmask16 lanes;
-} target;
-
-/* The 16 rows that hold row, ... and lie inside the matrix. At least 16 rows. */
-static uint32_t first_row(const vq_matmul_part *part, uint32_t row)
+/* acc[g][t] += the records w[g] times a group of n tokens.  All inner loops unroll; arrays are registers. */
+VQ_INLINE void multiply(__m512 acc[SIDE][GROUP], const vq_tile *tile, uint32_t n, bool halves, bool minima)
 {
-    const uint32_t last = part->w->n_out - LANES;
-    return row < last ? row : last;
-}
-
-static target target_of(const vq_matmul_part *part, uint32_t row)
-{
-    const uint32_t first = first_row(part, row), skip = row - first;
-    return (target){.out = part->out + first, .lanes = skip < LANES ? (__mmask16)(0xffffu << skip) : 0};
-}
-
-/* acc[g][t] += the records w[g] times a group of n tokens.  All loops unroll; arrays are registers. */
-VQ_INLINE void multiply(__m512 acc[TILES][GROUP], const uint8_t *const w[TILES], uint32_t n_blocks, const uint8_t *a,
-                        uint32_t n, bool halves, bool minima, __m512i shift)
-{
-    const size_t bytes = record_bytes(halves, minima);
     const int n_parts = halves ? 2 : 1, n_dwords = halves ? 4 : 8;
-    const uint8_t *w0 = w[0], *w1 = w[1];
-    for (uint32_t b = 0; b < n_blocks; b++, w0 += bytes, w1 += bytes, a += n * TOKEN_BYTES) {
+    const size_t bytes = CODES + (size_t)n_parts * (minima ? 128 : 64);
+    const uint8_t *w0 = tile->w[0], *w1 = tile->w[1], *a = tile->group;
+    const __m512i shift = _mm512_set1_epi32((int)tile->shift);
+    for (uint32_t b = 0; b < tile->n; b++, w0 += bytes, w1 += bytes, a += n * TOKEN_BYTES) {
         const uint8_t *words = a + n * BLOCK;
         for (int h = 0; h < n_parts; h++) {
-            __m512i sum[TILES][GROUP];
+            __m512i sum[SIDE][GROUP];
             for (uint32_t t = 0; t < n; t++) {
                 if (minima) {
                     sum[0][t] = _mm512_setzero_si512();
@@ -120,8 +96,8 @@ VQ_INLINE void multiply(__m512 acc[TILES][GROUP], const uint8_t *const w[TILES],
                     sum[1][t] = _mm512_dpbusd_epi32(sum[1][t], q1, x);
                 }
             }
-            const __m512 d0 = _mm512_loadu_ps(w0 + CODE_BYTES + h * 64);
-            const __m512 d1 = _mm512_loadu_ps(w1 + CODE_BYTES + h * 64);
+            const __m512 d0 = _mm512_loadu_ps(w0 + CODES + h * 64);
+            const __m512 d1 = _mm512_loadu_ps(w1 + CODES + h * 64);
             for (uint32_t t = 0; t < n; t++) {
                 const __m512 d = broadcast(words + t * 4);
                 acc[0][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[0][t]), _mm512_mul_ps(d0, d), acc[0][t]);
@@ -129,8 +105,8 @@ VQ_INLINE void multiply(__m512 acc[TILES][GROUP], const uint8_t *const w[TILES],
             }
             if (!minima)
                 continue;
-            const __m512 m0 = _mm512_loadu_ps(w0 + CODE_BYTES + (n_parts + h) * 64);
-            const __m512 m1 = _mm512_loadu_ps(w1 + CODE_BYTES + (n_parts + h) * 64);
+            const __m512 m0 = _mm512_loadu_ps(w0 + CODES + (n_parts + h) * 64);
+            const __m512 m1 = _mm512_loadu_ps(w1 + CODES + (n_parts + h) * 64);
             for (uint32_t t = 0; t < n; t++) {
                 __m512 d_sum = broadcast(words + (n + t) * 4);
                 if (halves) {
@@ -146,205 +122,73 @@ VQ_INLINE void multiply(__m512 acc[TILES][GROUP], const uint8_t *const w[TILES],
     }
 }
 
-VQ_INLINE void load_acc(__m512 acc[TILES][GROUP], const target to[TILES], size_t stride, uint32_t n, bool first)
+VQ_INLINE __mmask16 own_lanes(uint32_t skip) { return skip < LANES ? (__mmask16)(0xffffu << skip) : 0; }
+
+VQ_INLINE void load_acc(__m512 acc[SIDE][GROUP], const vq_tile *tile, uint32_t n)
 {
-    for (uint32_t t = 0; t < n; t++)
-        for (int g = 0; g < TILES; g++)
-            acc[g][t] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(to[g].lanes, to[g].out + t * stride);
+    for (int g = 0; g < SIDE; g++)
+        for (uint32_t t = 0; t < n; t++)
+            acc[g][t] = tile->first
+                            ? _mm512_setzero_ps()
+                            : _mm512_maskz_loadu_ps(own_lanes(tile->skip[g]), tile->out[g] + t * tile->out_stride);
 }
 
-VQ_INLINE void store_acc(__m512 acc[TILES][GROUP], const target to[TILES], size_t stride, uint32_t n)
+VQ_INLINE void store_acc(__m512 acc[SIDE][GROUP], const vq_tile *tile, uint32_t n)
 {
-    for (uint32_t t = 0; t < n; t++)
-        for (int g = 0; g < TILES; g++)
-            _mm512_mask_storeu_ps(to[g].out + t * stride, to[g].lanes, acc[g][t]);
+    for (int g = 0; g < SIDE; g++)
+        for (uint32_t t = 0; t < n; t++)
+            _mm512_mask_storeu_ps(tile->out[g] + t * tile->out_stride, own_lanes(tile->skip[g]), acc[g][t]);
 }
 
-/* What a register tile needs to know: unpacked weights of two tiles of rows, a group, where results go.  `first`: they
- * start from zero, else from what a cut before has left there. */
-typedef struct tile {
-    const uint8_t *w[TILES];
-    uint32_t n; /* blocks; values in f32 */
-    const void *group;
-    uint32_t n_tokens;
-    bool first;
-    unsigned shift;
-    target to[TILES];
-    size_t out_stride;
-} tile;
-
-VQ_INLINE void tile_int8(const tile *c, uint32_t n, bool halves, bool minima)
+VQ_INLINE void tile_int8(const vq_tile *tile, uint32_t n, bool halves, bool minima)
 {
-    __m512 acc[TILES][GROUP];
-    load_acc(acc, c->to, c->out_stride, n, c->first);
-    multiply(acc, c->w, c->n, c->group, n, halves, minima, _mm512_set1_epi32((int)c->shift));
-    store_acc(acc, c->to, c->out_stride, n);
+    __m512 acc[SIDE][GROUP];
+    load_acc(acc, tile, n);
+    multiply(acc, tile, n, halves, minima);
+    store_acc(acc, tile, n);
 }
 
-VQ_INLINE void tile_int8_n(const tile *c, bool halves, bool minima)
+VQ_INLINE void tile_f32(const vq_tile *tile, uint32_t n)
 {
-    switch (c->n_tokens) {
-    case 1:
-        tile_int8(c, 1, halves, minima);
-        break;
-    case 2:
-        tile_int8(c, 2, halves, minima);
-        break;
-    case 3:
-        tile_int8(c, 3, halves, minima);
-        break;
-    case 4:
-        tile_int8(c, 4, halves, minima);
-        break;
-    case 5:
-        tile_int8(c, 5, halves, minima);
-        break;
-    default:
-        tile_int8(c, 6, halves, minima);
-        break;
-    }
-}
-
-static void tile_one(const tile *c)
-{
-    tile_int8_n(c, false, false);
-}
-static void tile_minima(const tile *c)
-{
-    tile_int8_n(c, false, true);
-}
-static void tile_halves(const tile *c)
-{
-    tile_int8_n(c, true, false);
-}
-static void tile_both(const tile *c)
-{
-    tile_int8_n(c, true, true);
-}
-
-VQ_INLINE void tile_f32_n(const tile *c, uint32_t n)
-{
-    const float *w0 = (const float *)(const void *)c->w[0], *w1 = (const float *)(const void *)c->w[1];
-    const float *x = c->group;
-    __m512 acc[TILES][GROUP];
-    load_acc(acc, c->to, c->out_stride, n, c->first);
-    for (uint32_t i = 0; i < c->n; i++, w0 += LANES, w1 += LANES, x += n) {
+    const float *w0 = tile->w[0], *w1 = tile->w[1], *x = tile->group;
+    __m512 acc[SIDE][GROUP];
+    load_acc(acc, tile, n);
+    for (uint32_t i = 0; i < tile->n; i++, w0 += LANES, w1 += LANES, x += n) {
         const __m512 v0 = _mm512_loadu_ps(w0), v1 = _mm512_loadu_ps(w1);
         for (uint32_t t = 0; t < n; t++) {
             acc[0][t] = _mm512_fmadd_ps(v0, _mm512_set1_ps(x[t]), acc[0][t]);
             acc[1][t] = _mm512_fmadd_ps(v1, _mm512_set1_ps(x[t]), acc[1][t]);
         }
     }
-    store_acc(acc, c->to, c->out_stride, n);
+    store_acc(acc, tile, n);
 }
 
-static void tile_f32(const tile *c)
+VQ_INLINE void tile_int8_n(const vq_tile *tile, bool halves, bool minima)
 {
-    switch (c->n_tokens) {
-    case 1:
-        tile_f32_n(c, 1);
-        break;
-    case 2:
-        tile_f32_n(c, 2);
-        break;
-    case 3:
-        tile_f32_n(c, 3);
-        break;
-    case 4:
-        tile_f32_n(c, 4);
-        break;
-    case 5:
-        tile_f32_n(c, 5);
-        break;
-    default:
-        tile_f32_n(c, 6);
-        break;
+    switch (tile->n_tokens) {
+    case 1: tile_int8(tile, 1, halves, minima); break;
+    case 2: tile_int8(tile, 2, halves, minima); break;
+    case 3: tile_int8(tile, 3, halves, minima); break;
+    case 4: tile_int8(tile, 4, halves, minima); break;
+    case 5: tile_int8(tile, 5, halves, minima); break;
+    default: tile_int8(tile, 6, halves, minima); break;
     }
 }
 
-/* Values [i, i + n) of a group of int8 activations as f32 [n][n_tokens]. */
-static void expand(float *out, const uint8_t *group, uint32_t n_tokens, uint32_t i, uint32_t n)
+static void tile_one(const vq_tile *tile) { tile_int8_n(tile, false, false); }
+static void tile_minima(const vq_tile *tile) { tile_int8_n(tile, false, true); }
+static void tile_halves(const vq_tile *tile) { tile_int8_n(tile, true, false); }
+static void tile_both(const vq_tile *tile) { tile_int8_n(tile, true, true); }
+
+static void tile_floats(const vq_tile *tile)
 {
-    for (uint32_t t = 0; t < n_tokens; t++) {
-        for (uint32_t j = 0; j < n; j++) {
-            const uint8_t *block = group + (size_t)((i + j) / BLOCK) * n_tokens * TOKEN_BYTES;
-            const int8_t a = (int8_t)block[t * BLOCK + (i + j) % BLOCK];
-            float d;
-            memcpy(&d, block + (n_tokens * BLOCK + t * 4), sizeof d);
-            out[(size_t)j * n_tokens + t] = d * (float)a;
-        }
-    }
-}
-
-static void run_f32(const vq_matmul_part *part, uint8_t *scratch)
-{
-    const vq_matmul_act *act = part->act;
-    const size_t stride = vq_matmul_row_bytes(part->w->type, act->n_in);
-    float *w = (float *)(void *)scratch, *x = w + TILES * CUT_FLOATS * LANES;
-    uint8_t *records = (uint8_t *)(x + CUT_FLOATS * GROUP);
-
-    for (uint32_t row = part->row; row < part->row_end; row += TILES * LANES) {
-        for (uint32_t i = 0; i < act->n_in; i += CUT_FLOATS) {
-            const uint32_t n = act->n_in - i < CUT_FLOATS ? act->n_in - i : CUT_FLOATS;
-            tile c = {.n = n, .first = i == 0, .out_stride = part->out_stride};
-            for (uint32_t g = 0; g < TILES; g++) {
-                const uint8_t *rows = (const uint8_t *)part->w->data + first_row(part, row + g * LANES) * stride;
-                float *to = w + g * CUT_FLOATS * LANES;
-                c.to[g] = target_of(part, row + g * LANES);
-                c.w[g] = (const uint8_t *)(c.to[g].lanes ? to : w);
-                if (c.to[g].lanes)
-                    vq_matmul_unpack_f32_avx512(part->w->type, to, rows, stride, i, n, records);
-            }
-            for (int g = 0; g < TILES; g++)
-                c.to[g].out += part->token * part->out_stride;
-            for (uint32_t t = part->token; t < part->token_end; t += GROUP) {
-                const uint8_t *group = vq_matmul_group(act, t, &c.n_tokens);
-                c.group = (const float *)(const void *)group + (size_t)i * c.n_tokens;
-                if (!act->exact) {
-                    expand(x, group, c.n_tokens, i, n);
-                    c.group = x;
-                }
-                tile_f32(&c);
-                for (int g = 0; g < TILES; g++)
-                    c.to[g].out += GROUP * part->out_stride;
-            }
-        }
-    }
-}
-
-static void run_int8(const vq_matmul_part *part, uint8_t *scratch)
-{
-    static void (*const kernels[2][2])(const tile *) = {{tile_one, tile_minima}, {tile_halves, tile_both}};
-    const vq_matmul_act *act = part->act;
-    const vq_matmul_traits *traits = &vq_matmul_traits_of[part->w->type];
-    const size_t stride = vq_matmul_row_bytes(part->w->type, act->n_in);
-    const size_t bytes = record_bytes(traits->halves, traits->minima);
-    const unpack_fn unpack = vq_matmul_unpack_avx512(part->w->type);
-
-    for (uint32_t row = part->row; row < part->row_end; row += TILES * LANES) {
-        for (uint32_t b = 0; b < act->n_blocks; b += CUT_BLOCKS) {
-            tile c = {.n = act->n_blocks - b < CUT_BLOCKS ? act->n_blocks - b : CUT_BLOCKS,
-                      .first = b == 0,
-                      .shift = traits->offset ? (unsigned)__builtin_ctz(traits->offset) : 0,
-                      .out_stride = part->out_stride};
-            for (uint32_t g = 0; g < TILES; g++) {
-                const uint8_t *rows = (const uint8_t *)part->w->data + first_row(part, row + g * LANES) * stride;
-                uint8_t *to = scratch + g * c.n * bytes;
-                c.to[g] = target_of(part, row + g * LANES);
-                c.w[g] = c.to[g].lanes ? to : scratch;
-                if (c.to[g].lanes)
-                    unpack(to, rows, stride, b, c.n);
-            }
-            for (int g = 0; g < TILES; g++)
-                c.to[g].out += part->token * part->out_stride;
-            for (uint32_t t = part->token; t < part->token_end; t += GROUP) {
-                const uint8_t *group = vq_matmul_group(act, t, &c.n_tokens);
-                c.group = group + (size_t)b * c.n_tokens * TOKEN_BYTES;
-                kernels[traits->halves][traits->minima](&c);
-                for (int g = 0; g < TILES; g++)
-                    c.to[g].out += GROUP * part->out_stride;
-            }
-        }
+    switch (tile->n_tokens) {
+    case 1: tile_f32(tile, 1); break;
+    case 2: tile_f32(tile, 2); break;
+    case 3: tile_f32(tile, 3); break;
+    case 4: tile_f32(tile, 4); break;
+    case 5: tile_f32(tile, 5); break;
+    default: tile_f32(tile, 6); break;
     }
 }
 
@@ -380,7 +224,7 @@ VQ_INLINE void one_token(const vq_matmul_part *part, block_fn block, size_t bloc
     const size_t stride = vq_matmul_row_bytes(part->w->type, part->w->n_in);
     const __m512i offsets = row_offsets(stride);
     for (uint32_t row = part->row; row < part->row_end; row += LANES) {
-        const uint8_t *p = (const uint8_t *)part->w->data + first_row(part, row) * stride, *a = group;
+        const uint8_t *p = (const uint8_t *)part->w->data + vq_tile_row(part, row, LANES) * stride, *a = group;
         const uint8_t *next = p + LANES * stride;
         __m512 acc = _mm512_setzero_ps();
         for (uint32_t b = 0; b < part->act->n_blocks; b++) {
@@ -392,51 +236,50 @@ VQ_INLINE void one_token(const vq_matmul_part *part, block_fn block, size_t bloc
             next += LANES * block_bytes;
             a += TOKEN_BYTES;
         }
-        const target to = target_of(part, row);
-        _mm512_mask_storeu_ps(to.out + part->token * part->out_stride, to.lanes, acc);
+        const uint32_t at = vq_tile_row(part, row, LANES);
+        _mm512_mask_storeu_ps(part->out + at, own_lanes(row - at), acc);
     }
 }
 
-static void one_q8_0(const vq_matmul_part *part)
-{
-    one_token(part, block_q8_0, 34, false, 7);
-}
-static void one_q4_0(const vq_matmul_part *part)
-{
-    one_token(part, block_q4_0, 18, false, 3);
-}
-static void one_q4_1(const vq_matmul_part *part)
-{
-    one_token(part, block_q4_1, 20, true, 0);
-}
-static void one_q5_0(const vq_matmul_part *part)
-{
-    one_token(part, block_q5_0, 22, false, 4);
-}
-static void one_q5_1(const vq_matmul_part *part)
-{
-    one_token(part, block_q5_1, 24, true, 0);
-}
-static void one_iq4_nl(const vq_matmul_part *part)
-{
-    one_token(part, block_iq4_nl, 18, false, 7);
-}
+static void one_q8_0(const vq_matmul_part *part) { one_token(part, block_q8_0, 34, false, 7); }
+static void one_q4_0(const vq_matmul_part *part) { one_token(part, block_q4_0, 18, false, 3); }
+static void one_q4_1(const vq_matmul_part *part) { one_token(part, block_q4_1, 20, true, 0); }
+static void one_q5_0(const vq_matmul_part *part) { one_token(part, block_q5_0, 22, false, 4); }
+static void one_q5_1(const vq_matmul_part *part) { one_token(part, block_q5_1, 24, true, 0); }
+static void one_iq4_nl(const vq_matmul_part *part) { one_token(part, block_iq4_nl, 18, false, 7); }
 
 static void run(const vq_matmul_part *part, void *scratch)
 {
+    static const vq_tiling tiling = {
+        .lanes = LANES,
+        .side_int8 = SIDE,
+        .side_f32 = SIDE,
+        .unpack = vq_unpack_avx512,
+        .unpack_floats = vq_unpack_floats_avx512,
+        .record_f32 = vq_record_f32_avx512,
+        .multiply = {[VQ_TYPE_Q8_0] = tile_one,
+                     [VQ_TYPE_Q4_0] = tile_one,
+                     [VQ_TYPE_Q4_1] = tile_minima,
+                     [VQ_TYPE_Q5_0] = tile_one,
+                     [VQ_TYPE_Q5_1] = tile_minima,
+                     [VQ_TYPE_IQ4_NL] = tile_one,
+                     [VQ_TYPE_Q2_K] = tile_both,
+                     [VQ_TYPE_Q3_K] = tile_halves,
+                     [VQ_TYPE_Q4_K] = tile_minima,
+                     [VQ_TYPE_Q5_K] = tile_minima,
+                     [VQ_TYPE_Q6_K] = tile_halves},
+        .multiply_f32 = tile_floats,
+    };
     static void (*const ones[VQ_N_TYPES])(const vq_matmul_part *) = {
         [VQ_TYPE_Q8_0] = one_q8_0, [VQ_TYPE_Q4_0] = one_q4_0, [VQ_TYPE_Q4_1] = one_q4_1,
         [VQ_TYPE_Q5_0] = one_q5_0, [VQ_TYPE_Q5_1] = one_q5_1, [VQ_TYPE_IQ4_NL] = one_iq4_nl,
     };
-    /* A tile must lie inside the matrix, and a gather's offsets in 31 bits. */
-    if (part->w->n_out < LANES || vq_matmul_row_bytes(part->w->type, part->w->n_in) > INT32_MAX / LANES)
+    if (!vq_tiles_fit(part))
         vq_matmul_tier_c.run(part, scratch);
-    else if (part->act->exact || vq_matmul_traits_of[part->w->type].floats)
-        run_f32(part, scratch);
-    else if (part->act->n_tokens == 1 && ones[part->w->type])
+    else if (part->act->n_tokens == 1 && !part->act->exact && ones[part->w->type])
         ones[part->w->type](part);
     else
-        run_int8(part, scratch);
+        vq_tiles_run(&tiling, part, scratch);
 }
 
 const vq_matmul_tier vq_matmul_tier_avx512 = {.quantize = quantize, .run = run};

@@ -1,26 +1,17 @@
-/* Weights as the AVX-512 tier multiplies them: 16 rows in the 16 lanes of a register.
+/* Weights as the AVX-512 tier reads them: 16 rows in the 16 lanes of a register, into the records of matmul_tiles.h.
  *
- * A record is 32 values of 16 rows, codes with their offset as unsigned bytes:
- *
- *     codes [8][16 rows][4] | scales [1 or 2][16] f32 | minima [0, 1 or 2][16] f32
- *
- * so that vpdpbusd with a broadcast of 4 activations adds 4 products of each row.  GGUF has the 4 bytes of a row side
- * by side already; what is left is a transposition of dwords, in registers. */
+ * GGUF has the 4 bytes of a row that a lane takes side by side; what is left is a transposition of dwords, in
+ * registers. */
 #ifndef VQ_KERNELS_X86_MATMUL_AVX512_H
 #define VQ_KERNELS_X86_MATMUL_AVX512_H
 
 #include <immintrin.h>
 
-#include "kernels/matmul_tier.h"
+#include "kernels/matmul_tiles.h"
 
 enum { LANES = 16, CODE_BYTES = 8 * 64 };
 
 #define VQ_INLINE static inline __attribute__((always_inline))
-
-VQ_INLINE size_t record_bytes(bool halves, bool minima)
-{
-    return CODE_BYTES + (size_t)(halves ? 2 : 1) * (minima ? 2 : 1) * 64;
-}
 
 /* out[k]: dword k of the 16 bytes that begin each of 16 rows. */
 VQ_INLINE void load_16x16(__m512i out[4], const uint8_t *p, size_t stride)
@@ -48,21 +39,12 @@ VQ_INLINE __m512i row_offsets(size_t stride)
     return _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)stride));
 }
 
-VQ_INLINE __m512i gather(const uint8_t *p, __m512i offsets)
-{
-    return _mm512_i32gather_epi32(offsets, p, 1);
-}
+VQ_INLINE __m512i gather(const uint8_t *p, __m512i offsets) { return _mm512_i32gather_epi32(offsets, p, 1); }
 
 /* The f16 in the low and in the high half of each dword. */
-VQ_INLINE __m512 low_halves(__m512i x)
-{
-    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x));
-}
+VQ_INLINE __m512 low_halves(__m512i x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
 
-VQ_INLINE __m512 high_halves(__m512i x)
-{
-    return low_halves(_mm512_srli_epi32(x, 16));
-}
+VQ_INLINE __m512 high_halves(__m512i x) { return low_halves(_mm512_srli_epi32(x, 16)); }
 
 /* A record in registers, of the types that have one scale and 32 values to a block. */
 typedef struct record {
@@ -147,13 +129,8 @@ VQ_INLINE void block_iq4_nl(record *out, const uint8_t *p, size_t stride, __m512
     out->d = low_halves(gather(p, offsets));
 }
 
-/* Records of blocks [b, b + n) of 16 rows; of the K types b and n are multiples of 8. */
-typedef void (*unpack_fn)(uint8_t *out, const uint8_t *rows, size_t stride, uint32_t b, uint32_t n);
-unpack_fn vq_matmul_unpack_avx512(vq_type type);
-
-/* Values [i, i + n) of 16 rows as f32 [n][16], i and n multiples of 256 or up to the row's end.  `records` is room for
- * 8 records. */
-void vq_matmul_unpack_f32_avx512(vq_type type, float *out, const uint8_t *rows, size_t stride, uint32_t i, uint32_t n,
-                                 uint8_t *records);
+extern const vq_unpack_fn vq_unpack_avx512[VQ_N_TYPES];
+void vq_unpack_floats_avx512(vq_type type, float *out, const uint8_t *rows, size_t stride, uint32_t i, uint32_t n);
+void vq_record_f32_avx512(float *out, const uint8_t *record, const vq_matmul_traits *traits);
 
 #endif

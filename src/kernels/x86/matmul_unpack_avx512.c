@@ -1,24 +1,20 @@
-/* Unpacking of every weight type into the records of matmul_avx512.h, and from there to f32. */
+/* Unpacking of every weight type into records of 16 rows (matmul_tiles.h), and from there to f32. */
 #include "kernels/x86/matmul_avx512.h"
 
 #include <string.h>
 
-VQ_INLINE void store(uint8_t *to, int at, __m512i x)
-{
-    _mm512_storeu_si512(to + (size_t)at * 64, x);
-}
+enum { CODES = 8 * 64, ONE = CODES + 64, PAIR = CODES + 2 * 64, BOTH = CODES + 4 * 64 }; /* bytes of records */
 
-VQ_INLINE void store_word(uint8_t *to, int at, __m512 x)
-{
-    _mm512_storeu_ps(to + CODE_BYTES + (size_t)at * 64, x);
-}
+VQ_INLINE void store(uint8_t *to, int at, __m512i x) { _mm512_storeu_si512(to + (size_t)at * 64, x); }
+
+VQ_INLINE void store_word(uint8_t *to, int at, __m512 x) { _mm512_storeu_ps(to + CODES + (size_t)at * 64, x); }
 
 VQ_INLINE void unpack_blocks(uint8_t *out, const uint8_t *rows, size_t stride, uint32_t b, uint32_t n, block_fn block,
                              size_t block_bytes, bool minima)
 {
     const __m512i offsets = row_offsets(stride);
     rows += b * block_bytes;
-    for (uint32_t i = 0; i < n; i++, rows += block_bytes, out += record_bytes(false, minima)) {
+    for (uint32_t i = 0; i < n; i++, rows += block_bytes, out += minima ? PAIR : ONE) {
         record r;
         block(&r, rows, stride, offsets);
         for (int k = 0; k < 8; k++)
@@ -80,7 +76,7 @@ VQ_INLINE __m512i bits_of(__m512i a, int n, int mask)
 static void unpack_q2_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32_t b, uint32_t n)
 {
     const __m512i offsets = row_offsets(stride);
-    const size_t bytes = record_bytes(true, true);
+    const size_t bytes = BOTH;
     const uint8_t *p = rows + (size_t)(b / 8) * 84;
     for (uint32_t at = 0; at < n; at += 8, p += 84, out += 8 * bytes) {
         for (int half = 0; half < 2; half++) {
@@ -108,7 +104,7 @@ static void unpack_q2_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32
 static void unpack_q3_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32_t b, uint32_t n)
 {
     const __m512i offsets = row_offsets(stride), bit2 = _mm512_set1_epi8(4);
-    const size_t bytes = record_bytes(true, false);
+    const size_t bytes = PAIR;
     const uint8_t *p = rows + (size_t)(b / 8) * 110;
     for (uint32_t at = 0; at < n; at += 8, p += 110, out += 8 * bytes) {
         for (int c = 0; c < 2; c++) {
@@ -163,7 +159,7 @@ VQ_INLINE void scales_k(uint8_t *out, size_t bytes, const uint8_t *p, __m512i of
 static void unpack_q4_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32_t b, uint32_t n)
 {
     const __m512i offsets = row_offsets(stride);
-    const size_t bytes = record_bytes(false, true);
+    const size_t bytes = PAIR;
     const uint8_t *p = rows + (size_t)(b / 8) * 144;
     for (uint32_t at = 0; at < n; at += 8, p += 144, out += 8 * bytes) {
         for (int pair = 0; pair < 4; pair++) {
@@ -183,7 +179,7 @@ static void unpack_q4_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32
 static void unpack_q5_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32_t b, uint32_t n)
 {
     const __m512i offsets = row_offsets(stride), bit4 = _mm512_set1_epi8(16);
-    const size_t bytes = record_bytes(false, true);
+    const size_t bytes = PAIR;
     const uint8_t *p = rows + (size_t)(b / 8) * 176;
     for (uint32_t at = 0; at < n; at += 8, p += 176, out += 8 * bytes) {
         for (int c = 0; c < 2; c++) {
@@ -208,7 +204,7 @@ static void unpack_q5_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32
 static void unpack_q6_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32_t b, uint32_t n)
 {
     const __m512i offsets = row_offsets(stride);
-    const size_t bytes = record_bytes(true, false);
+    const size_t bytes = PAIR;
     const uint8_t *p = rows + (size_t)(b / 8) * 210;
     for (uint32_t at = 0; at < n; at += 8, p += 210, out += 8 * bytes) {
         for (int half = 0; half < 2; half++) {
@@ -233,21 +229,17 @@ static void unpack_q6_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32
     }
 }
 
-unpack_fn vq_matmul_unpack_avx512(vq_type type)
-{
-    static const unpack_fn of[VQ_N_TYPES] = {
-        [VQ_TYPE_Q8_0] = unpack_q8_0, [VQ_TYPE_Q4_0] = unpack_q4_0, [VQ_TYPE_Q4_1] = unpack_q4_1,
-        [VQ_TYPE_Q5_0] = unpack_q5_0, [VQ_TYPE_Q5_1] = unpack_q5_1, [VQ_TYPE_IQ4_NL] = unpack_iq4_nl,
-        [VQ_TYPE_Q2_K] = unpack_q2_k, [VQ_TYPE_Q3_K] = unpack_q3_k, [VQ_TYPE_Q4_K] = unpack_q4_k,
-        [VQ_TYPE_Q5_K] = unpack_q5_k, [VQ_TYPE_Q6_K] = unpack_q6_k,
-    };
-    return of[type];
-}
+const vq_unpack_fn vq_unpack_avx512[VQ_N_TYPES] = {
+    [VQ_TYPE_Q8_0] = unpack_q8_0, [VQ_TYPE_Q4_0] = unpack_q4_0, [VQ_TYPE_Q4_1] = unpack_q4_1,
+    [VQ_TYPE_Q5_0] = unpack_q5_0, [VQ_TYPE_Q5_1] = unpack_q5_1, [VQ_TYPE_IQ4_NL] = unpack_iq4_nl,
+    [VQ_TYPE_Q2_K] = unpack_q2_k, [VQ_TYPE_Q3_K] = unpack_q3_k, [VQ_TYPE_Q4_K] = unpack_q4_k,
+    [VQ_TYPE_Q5_K] = unpack_q5_k, [VQ_TYPE_Q6_K] = unpack_q6_k,
+};
 
-static void record_f32(float *out, const uint8_t *to, const vq_matmul_traits *traits)
+void vq_record_f32_avx512(float *out, const uint8_t *to, const vq_matmul_traits *traits)
 {
     const __m512i byte = _mm512_set1_epi32(255), offset = _mm512_set1_epi32(traits->offset);
-    const float *words = (const float *)(const void *)(to + CODE_BYTES);
+    const float *words = (const float *)(const void *)(to + CODES);
     const int n_scales = traits->halves ? 2 : 1;
     for (int k = 0; k < 8; k++) {
         const int h = traits->halves ? k / 4 : 0;
@@ -282,7 +274,7 @@ static void tail_f32(vq_type type, float *out, const uint8_t *rows, size_t strid
     }
 }
 
-static void floats_f32(vq_type type, float *out, const uint8_t *rows, size_t stride, uint32_t i, uint32_t n)
+void vq_unpack_floats_avx512(vq_type type, float *out, const uint8_t *rows, size_t stride, uint32_t i, uint32_t n)
 {
     const uint32_t each = type == VQ_TYPE_F32 ? 4 : 8, end = i + n;
     for (; i + each <= end; i += each, out += (size_t)each * LANES) {
@@ -302,22 +294,4 @@ static void floats_f32(vq_type type, float *out, const uint8_t *rows, size_t str
     }
     for (; i < end; i++, out += LANES)
         tail_f32(type, out, rows, stride, i);
-}
-
-void vq_matmul_unpack_f32_avx512(vq_type type, float *out, const uint8_t *rows, size_t stride, uint32_t i, uint32_t n,
-                                 uint8_t *records)
-{
-    const vq_matmul_traits *traits = &vq_matmul_traits_of[type];
-    if (traits->floats) {
-        floats_f32(type, out, rows, stride, i, n);
-        return;
-    }
-    const unpack_fn unpack = vq_matmul_unpack_avx512(type);
-    const size_t bytes = record_bytes(traits->halves, traits->minima);
-    for (uint32_t b = i / VQ_MATMUL_BLOCK, end = (i + n) / VQ_MATMUL_BLOCK; b < end; b += 8) {
-        const uint32_t n_blocks = end - b < 8 ? end - b : 8;
-        unpack(records, rows, stride, b, n_blocks);
-        for (uint32_t j = 0; j < n_blocks; j++, out += VQ_MATMUL_BLOCK * LANES)
-            record_f32(out, records + j * bytes, traits);
-    }
 }
