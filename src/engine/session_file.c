@@ -62,11 +62,15 @@ static vq_status read_all(vq_session *s, const char *path, const vq_file_map *ma
         return vq_fail(err, VQ_ERR_FULL, "%s: holds %" PRIu64 " tokens, the context has room for %u", path, n,
                        vq_session_n_ctx(s));
     const uint8_t *bytes = c.bad ? NULL : vq_cursor_take(&c, n * sizeof(int32_t));
-    vq_cursor_take(&c, padding((size_t)vq_cursor_offset(&c)));
-    if (c.bad || !bytes)
+    const size_t n_zeros = padding((size_t)vq_cursor_offset(&c));
+    const uint8_t *zeros = vq_cursor_take(&c, n_zeros);
+    if (c.bad)
         return vq_fail(err, VQ_ERR_TRUNCATED, "%s: ends after %zu bytes, in the token ids", path, map->n_bytes);
     if (XXH64(bytes, (size_t)n * sizeof(int32_t), n) != sum)
         return vq_fail(err, VQ_ERR_CHECKSUM, "%s: the token ids do not match their checksum", path);
+    for (size_t i = 0; i < n_zeros; i++)
+        if (zeros[i] != 0)
+            return vq_fail(err, VQ_ERR_VALUE, "%s: byte %zu after the token ids is %u, must be 0", path, i, zeros[i]);
     const uint32_t n_vocab = vq_model_get_info(vq_session_model(s))->n_vocab;
     const int32_t *ids = (const int32_t *)(const void *)bytes; /* 24 bytes into a map: aligned */
     for (uint64_t i = 0; i < n; i++)
