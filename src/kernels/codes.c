@@ -9,7 +9,7 @@
 #include "kernels/codes_inner.h"
 #include "kernels/codes_sum.h"
 
-static void hadamard_c(float *x, uint32_t n)
+void vq_codes_hadamard_c(float *x, uint32_t n)
 {
     for (uint32_t h = 1; h < n; h *= 2)
         for (uint32_t i = 0; i < n; i += 2 * h)
@@ -28,6 +28,14 @@ static void flip_c(float *x, const uint8_t *sign_bits, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         if (sign_bits[i / 8] >> (i % 8) & 1)
             x[i] = -x[i];
+}
+
+static float largest_c(const float *x, uint32_t n)
+{
+    float most = 0;
+    for (uint32_t i = 0; i < n; i++)
+        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    return most;
 }
 
 static float sum_squares_c(const float *x, uint32_t n)
@@ -179,17 +187,9 @@ static void round_affine_c(uint8_t *out, const float *x, const float *zero, cons
         out[i] = (uint8_t)round_within((x[i] - zero[i]) * inv[i], 0, (float)most);
 }
 
-static float largest(const float *x, uint32_t n)
-{
-    float most = 0;
-    for (uint32_t i = 0; i < n; i++)
-        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-    return most;
-}
-
 static float quantise_narrow_c(int8_t *out, int32_t *sum, const float *x, uint32_t n)
 {
-    const float most = largest(x, n);
+    const float most = largest_c(x, n);
     const float inv = most >= VQ_CODES_SMALLEST ? 127 / most : 0;
     *sum = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -202,7 +202,7 @@ static float quantise_narrow_c(int8_t *out, int32_t *sum, const float *x, uint32
 
 static float quantise_wide_c(int8_t *out, size_t stride, int32_t *sum, const float *x, uint32_t n)
 {
-    const float most = largest(x, n);
+    const float most = largest_c(x, n);
     const float inv = most >= VQ_CODES_SMALLEST ? 8191 / most : 0;
     *sum = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -218,9 +218,10 @@ static float quantise_wide_c(int8_t *out, size_t stride, int32_t *sum, const flo
 void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
 {
     *k = (vq_codes_kernels){
-        .hadamard = hadamard_c,
+        .hadamard = vq_codes_hadamard_c,
         .flip = flip_c,
         .sum_squares = sum_squares_c,
+        .largest = largest_c,
         .count = vq_codes_count_c,
         .correlate = correlate_c,
         .pack_keys = vq_codes_pack_keys_c,
@@ -239,5 +240,10 @@ void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
         .quantise_narrow = quantise_narrow_c,
         .quantise_wide = quantise_wide_c,
     };
+#if defined(__x86_64__)
+    if (cpu & VQ_CPU_AVX512)
+        vq_codes_kernels_init_avx512(k);
+#else
     (void)cpu;
+#endif
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/codes.h"
 
+void vq_codes_hadamard_c(float *x, uint32_t n);
 void vq_codes_count_c(uint8_t *codes, const float *x, float inv, const float *bounds, uint32_t n_bounds, uint32_t n);
 void vq_codes_pack_keys_c(uint8_t *packed, const uint8_t *codes, size_t row_stride, uint32_t bits, uint32_t n_groups);
 void vq_codes_pack_values_c(uint8_t *packed, const uint8_t *codes, size_t row_stride, uint32_t bits, uint32_t n_groups);

@@ -12,8 +12,8 @@ static inline float vq_sum_parts(float *part)
     return part[0];
 }
 
-/* Products of weights and norms below this are no weights at all: the reciprocal must stay finite. */
-#define VQ_CODES_SMALLEST 1e-36F
+/* Products of weights and norms below this are no weights at all: 16383 over them must stay finite. */
+#define VQ_CODES_SMALLEST 1e-34F
 
 /* What narrow weights add before they are rounded, by row % 16: (bit-reversed i + 1/2) / 16 - 1/2. */
 static const float vq_codes_dither[16] = {

@@ -47,18 +47,10 @@ size_t vq_rowcode_granule_bytes(const vq_rowcode *rc) { return rc->n_groups * vq
 /* Below this, the norm is zero in f16. */
 #define TINY_ROW 0x1p-26F
 
-static float largest(const float *x, uint32_t n)
-{
-    float most = 0;
-    for (uint32_t i = 0; i < n; i++)
-        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-    return most;
-}
-
 /* Whether x had to be scaled. */
-static bool tame(float *x, uint32_t n)
+static bool tame(const vq_codes_kernels *k, float *x, uint32_t n)
 {
-    if (largest(x, n) <= HUGE_ROW)
+    if (k->largest(x, n) <= HUGE_ROW)
         return false;
     for (uint32_t i = 0; i < n; i++)
         x[i] *= 0x1p-100F;
@@ -68,9 +60,9 @@ static bool tame(float *x, uint32_t n)
 uint16_t vq_rowcode_encode_rotated(const vq_rowcode *rc, uint8_t *codes, float *y)
 {
     const vq_levels *levels = rc->levels;
-    const bool scaled = tame(y, rc->d);
+    const bool scaled = tame(rc->k, y, rc->d);
     memset(codes, 0, padded(rc));
-    if (largest(y, rc->d) < TINY_ROW)
+    if (rc->k->largest(y, rc->d) < TINY_ROW)
         return 0;
 
     const float squares = rc->k->sum_squares(y, rc->d);
@@ -96,7 +88,7 @@ void vq_rowcode_encode(const vq_rowcode *rc, uint8_t *packed, uint16_t *norms, c
     float y[VQ_ROWCODE_MAX_D], scratch[VQ_ROWCODE_MAX_D];
     for (uint32_t i = 0; i < VQ_CODES_GRANULE; i++) {
         memcpy(y, x + (size_t)i * rc->d, rc->d * sizeof *y);
-        const bool scaled = tame(y, rc->d);
+        const bool scaled = tame(rc->k, y, rc->d);
         if (rc->rotation)
             vq_rotation_apply(rc->rotation, y, scratch);
         norms[i] = vq_rowcode_encode_rotated(rc, codes + (size_t)i * padded(rc), y);

@@ -1,0 +1,283 @@
+/* The packed codecs' kernels with AVX-512: arithmetic.  Tiles are in codes_tile_avx512.c.  No fused multiply-add: the
+ * same bits as the definitions. */
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/codes_inner.h"
+#include "kernels/codes_sum.h"
+#include "kernels/x86/codes_avx512.h"
+
+static inline __mmask16 tail(uint32_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
+
+static inline __m512 swapped(__m512 x, __m512 other, __mmask16 upper)
+{
+    return _mm512_mask_sub_ps(_mm512_add_ps(x, other), upper, other, x);
+}
+
+static void hadamard(float *x, uint32_t n)
+{
+    if (n < 16) {
+        vq_codes_hadamard_c(x, n);
+        return;
+    }
+    const __m512 scale = _mm512_set1_ps(1 / sqrtf((float)n));
+    for (uint32_t i = 0; i < n; i += 16) {
+        __m512 v = _mm512_loadu_ps(x + i);
+        v = swapped(v, _mm512_permute_ps(v, 0xb1), 0xaaaa);
+        v = swapped(v, _mm512_permute_ps(v, 0x4e), 0xcccc);
+        v = swapped(v, _mm512_shuffle_f32x4(v, v, 0xb1), 0xf0f0);
+        v = swapped(v, _mm512_shuffle_f32x4(v, v, 0x4e), 0xff00);
+        _mm512_storeu_ps(x + i, n == 16 ? _mm512_mul_ps(v, scale) : v);
+    }
+    for (uint32_t h = 16; h < n; h *= 2)
+        for (uint32_t i = 0; i < n; i += 2 * h)
+            for (uint32_t j = i; j < i + h; j += 16) {
+                const __m512 a = _mm512_loadu_ps(x + j), b = _mm512_loadu_ps(x + j + h);
+                __m512 sum = _mm512_add_ps(a, b), difference = _mm512_sub_ps(a, b);
+                if (2 * h == n) {
+                    sum = _mm512_mul_ps(sum, scale);
+                    difference = _mm512_mul_ps(difference, scale);
+                }
+                _mm512_storeu_ps(x + j, sum);
+                _mm512_storeu_ps(x + j + h, difference);
+            }
+}
+
+static void flip(float *x, const uint8_t *sign_bits, uint32_t n)
+{
+    const __m512i sign = _mm512_set1_epi32(INT32_MIN);
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        uint16_t bits;
+        memcpy(&bits, sign_bits + i / 8, 2);
+        const __m512i v = _mm512_loadu_si512(x + i);
+        _mm512_storeu_si512(x + i, _mm512_mask_xor_epi32(v, bits, v, sign));
+    }
+    for (; i < n; i++)
+        if (sign_bits[i / 8] >> (i % 8) & 1)
+            x[i] = -x[i];
+}
+
+static inline float sum_parts(__m512 v)
+{
+    const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+static float sum_squares(const float *x, uint32_t n)
+{
+    __m512 sum = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __m512 v = _mm512_maskz_loadu_ps(tail(n - i), x + i);
+        sum = _mm512_add_ps(sum, _mm512_mul_ps(v, v));
+    }
+    return sum_parts(sum);
+}
+
+static float correlate(const float *x, const uint8_t *codes, const int32_t *v, uint32_t n)
+{
+    __m512 sum = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail(n - i);
+        const __m512i code = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(m, codes + i));
+        const __m512 level = _mm512_cvtepi32_ps(_mm512_i32gather_epi32(code, v, 4));
+        sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), level));
+    }
+    return sum_parts(sum);
+}
+
+static float largest(const float *x, uint32_t n)
+{
+    __m512 most = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 16)
+        most = _mm512_max_ps(most, _mm512_abs_ps(_mm512_maskz_loadu_ps(tail(n - i), x + i)));
+    return _mm512_reduce_max_ps(most);
+}
+
+/* A binary search in every lane; up to 15 bounds stay in a register. */
+static void count(uint8_t *codes, const float *x, float inv, const float *bounds, uint32_t n_bounds, uint32_t n)
+{
+    const __m512 scale = _mm512_set1_ps(inv);
+    const __m512 table = _mm512_maskz_loadu_ps(tail(n_bounds), bounds);
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail(n - i);
+        const __m512 u = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), scale);
+        __m512i at = _mm512_setzero_si512();
+        for (uint32_t step = (n_bounds + 1) / 2; step > 0; step /= 2) {
+            const __m512i middle = _mm512_add_epi32(at, _mm512_set1_epi32((int32_t)step - 1));
+            const __m512 bound =
+                n_bounds < 16 ? _mm512_permutexvar_ps(middle, table) : _mm512_i32gather_ps(middle, bounds, 4);
+            at = _mm512_mask_add_epi32(at, _mm512_cmp_ps_mask(u, bound, _CMP_GT_OQ), at,
+                                       _mm512_set1_epi32((int32_t)step));
+        }
+        _mm512_mask_cvtepi32_storeu_epi8(codes + i, m, at);
+    }
+}
+
+static void scores(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, uint32_t n)
+{
+    const __m512i c = _mm512_set1_epi32(centre);
+    const __m512 s = _mm512_set1_ps(scale);
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail(n - i);
+        const __m512i d = _mm512_maskz_loadu_epi32(m, dots + i);
+        const __m512 f = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_add_epi32(d, d), c));
+        _mm512_mask_storeu_ps(out + i, m, _mm512_mul_ps(_mm512_mul_ps(f, s), _mm512_maskz_loadu_ps(m, norms + i)));
+    }
+}
+
+static void add_scaled(float *acc, const int32_t *dots, int32_t sum, float scale, uint32_t n)
+{
+    const __m512i c = _mm512_set1_epi32(sum);
+    const __m512 s = _mm512_set1_ps(scale);
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail(n - i);
+        const __m512i d = _mm512_maskz_loadu_epi32(m, dots + i);
+        const __m512 f = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(d, d), c));
+        _mm512_mask_storeu_ps(acc + i, m, _mm512_add_ps(_mm512_maskz_loadu_ps(m, acc + i), _mm512_mul_ps(f, s)));
+    }
+}
+
+static inline float products(__m512 p[4], const float *weights, const float *norms)
+{
+    for (uint32_t i = 0; i < 4; i++)
+        p[i] = _mm512_mul_ps(_mm512_loadu_ps(weights + 16 * i), _mm512_loadu_ps(norms + 16 * i));
+    return _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(p[0], p[1]), _mm512_max_ps(p[2], p[3])));
+}
+
+static float weigh_narrow(uint8_t *out, int32_t *sum, const float *weights, const float *norms)
+{
+    __m512 p[4];
+    const float most = products(p, weights, norms);
+    if (!(most >= VQ_CODES_SMALLEST)) {
+        memset(out, 0, VQ_CODES_ROWS);
+        *sum = 0;
+        return 0;
+    }
+    const __m512 inv = _mm512_set1_ps(254 / most);
+    __m512 carry = _mm512_loadu_ps(vq_codes_dither);
+    __m512i total = _mm512_setzero_si512();
+    for (uint32_t i = 0; i < 4; i++) {
+        const __m512 x = _mm512_add_ps(_mm512_mul_ps(p[i], inv), carry);
+        const __m512i r = _mm512_cvtps_epi32(x);
+        carry = _mm512_sub_ps(x, _mm512_cvtepi32_ps(r));
+        total = _mm512_add_epi32(total, r);
+        _mm_storeu_si128((__m128i *)(void *)(out + 16 * i), _mm512_cvtepi32_epi8(r));
+    }
+    *sum = _mm512_reduce_add_epi32(total);
+    return most / 254;
+}
+
+static float weigh_wide(uint8_t *out, int32_t *sum, const float *weights, const float *norms)
+{
+    __m512 p[4];
+    const float most = products(p, weights, norms);
+    if (!(most >= VQ_CODES_SMALLEST)) {
+        memset(out, 0, 2 * VQ_CODES_ROWS);
+        *sum = 0;
+        return 0;
+    }
+    const __m512 inv = _mm512_set1_ps(16383 / most), top = _mm512_set1_ps(16383);
+    __m512i total = _mm512_setzero_si512();
+    for (uint32_t i = 0; i < 4; i++) {
+        const __m512i r = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_mul_ps(p[i], inv), top));
+        total = _mm512_add_epi32(total, r);
+        _mm_storeu_si128((__m128i *)(void *)(out + 16 * i), _mm512_cvtepi32_epi8(_mm512_srli_epi32(r, 7)));
+        _mm_storeu_si128((__m128i *)(void *)(out + VQ_CODES_ROWS + 16 * i),
+                         _mm512_cvtepi32_epi8(_mm512_and_si512(r, _mm512_set1_epi32(127))));
+    }
+    *sum = _mm512_reduce_add_epi32(total);
+    return most / 16383;
+}
+
+static void f16_to_f32(float *out, const uint16_t *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail(n - i);
+        _mm512_mask_storeu_ps(out + i, m, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, x + i)));
+    }
+}
+
+static inline __m512i round_within(__m512 x, float least, float most)
+{
+    return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(least)), _mm512_set1_ps(most)));
+}
+
+static void round_signed(int8_t *out, const float *x, float inv, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail(n - i);
+        const __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), _mm512_set1_ps(inv));
+        _mm512_mask_cvtepi32_storeu_epi8(out + i, m, round_within(v, -127, 127));
+    }
+}
+
+static void round_affine(uint8_t *out, const float *x, const float *zero, const float *inv, uint32_t most, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail(n - i);
+        const __m512 off = _mm512_sub_ps(_mm512_maskz_loadu_ps(m, x + i), _mm512_maskz_loadu_ps(m, zero + i));
+        const __m512 v = _mm512_mul_ps(off, _mm512_maskz_loadu_ps(m, inv + i));
+        _mm512_mask_cvtepi32_storeu_epi8(out + i, m, round_within(v, 0, (float)most));
+    }
+}
+
+static float quantise_narrow(int8_t *out, int32_t *sum, const float *x, uint32_t n)
+{
+    const float most = largest(x, n);
+    const float inv = most >= VQ_CODES_SMALLEST ? 127 / most : 0;
+    __m512i total = _mm512_setzero_si512();
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail(n - i);
+        const __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), _mm512_set1_ps(inv));
+        const __m512i r = round_within(v, -127, 127);
+        total = _mm512_add_epi32(total, r);
+        _mm512_mask_cvtepi32_storeu_epi8(out + i, m, r);
+    }
+    *sum = _mm512_reduce_add_epi32(total);
+    return inv > 0 ? most / 127 : 0;
+}
+
+static float quantise_wide(int8_t *out, size_t stride, int32_t *sum, const float *x, uint32_t n)
+{
+    const float most = largest(x, n);
+    const float inv = most >= VQ_CODES_SMALLEST ? 8191 / most : 0;
+    __m512i total = _mm512_setzero_si512();
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail(n - i);
+        const __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), _mm512_set1_ps(inv));
+        const __m512i r = round_within(v, -8191, 8191);
+        const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(r, _mm512_set1_epi32(64)), 7);
+        total = _mm512_add_epi32(total, r);
+        _mm512_mask_cvtepi32_storeu_epi8(out + i, m, high);
+        _mm512_mask_cvtepi32_storeu_epi8(out + stride + i, m, _mm512_sub_epi32(r, _mm512_slli_epi32(high, 7)));
+    }
+    *sum = _mm512_reduce_add_epi32(total);
+    return inv > 0 ? most / 8191 : 0;
+}
+
+void vq_codes_kernels_init_avx512(vq_codes_kernels *k)
+{
+    k->hadamard = hadamard;
+    k->flip = flip;
+    k->sum_squares = sum_squares;
+    k->largest = largest;
+    k->count = count;
+    k->correlate = correlate;
+    k->unpack_keys = vq_codes_unpack_keys_avx512;
+    k->unpack_values = vq_codes_unpack_values_avx512;
+    k->dots_us = vq_codes_dots_us_avx512;
+    k->dots_su = vq_codes_dots_su_avx512;
+    k->scores = scores;
+    k->add_scaled = add_scaled;
+    k->weigh_narrow = weigh_narrow;
+    k->weigh_wide = weigh_wide;
+    k->f16_to_f32 = f16_to_f32;
+    k->round_signed = round_signed;
+    k->round_affine = round_affine;
+    k->quantise_narrow = quantise_narrow;
+    k->quantise_wide = quantise_wide;
+}

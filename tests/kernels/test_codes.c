@@ -1,0 +1,342 @@
+/* Every tier of kernels/codes.h against the definitions, bit for bit, with guard pages on both sides of every array;
+ * and the definitions against what codes.h draws. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "../support/guard.h"
+#include "base/cpu.h"
+#include "base/rng.h"
+#include "kernels/codes.h"
+#include "quant/levels.h"
+
+enum { MOST_D = 512, N_GUARDS = 6, GUARD_BYTES = 1 << 17 };
+
+static const uint32_t tier_sets[] = {VQ_CPU_AVX2, VQ_CPU_AVX2 | VQ_CPU_AVX512};
+static const char *const tier_names[] = {"avx2", "avx512"};
+static const uint32_t sizes[] = {1,  2,  3,  7,  8,  9,  15, 16,  17,  23,  24,  31,  32,  33,
+                                 40, 63, 64, 65, 72, 80, 96, 100, 112, 128, 200, 256, 511, 512};
+enum { N_SIZES = sizeof sizes / sizeof sizes[0] };
+
+static guard guards[N_GUARDS];
+static vq_codes_kernels tier, definition;
+static const char *tier_name;
+static vq_rng rng;
+
+static void *take(uint32_t which, size_t n_bytes, bool at_end) { return guard_take(&guards[which], n_bytes, at_end); }
+
+/* Ordinary values, now and then zeros, denormals, large ones. */
+static void draw(float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t kind = (uint32_t)(vq_rng_next(&rng) % 24);
+        const float v = (float)vq_rng_normal(&rng);
+        x[i] = kind == 0 ? 0 : kind == 1 ? v * 1e-40F : kind == 2 ? v * 1e6F : v;
+    }
+}
+
+static void draw_bytes(uint8_t *x, size_t n, uint32_t most)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = (uint8_t)(vq_rng_next(&rng) % (most + 1));
+}
+
+#define SAME(what, n, got, want, n_bytes)                                                                              \
+    do {                                                                                                               \
+        if (memcmp(got, want, n_bytes) != 0)                                                                           \
+            fail_msg("%s of tier %s differs from the definition, n = %u", what, tier_name, (unsigned)(n));             \
+    } while (0)
+
+static void check_vectors(uint32_t n, bool at_end)
+{
+    float *x = take(0, n * sizeof *x, at_end), *y = take(1, n * sizeof *y, at_end);
+    float *z = take(2, n * sizeof *z, at_end), want[MOST_D];
+    uint8_t *bytes = take(3, n, at_end), *bits = take(4, (n + 7) / 8, at_end), want_bytes[2 * MOST_D];
+    int32_t sum, want_sum;
+    draw(x, n);
+
+    if ((n & (n - 1)) == 0) {
+        memcpy(want, x, n * sizeof *want);
+        memcpy(y, x, n * sizeof *y);
+        definition.hadamard(want, n);
+        tier.hadamard(y, n);
+        SAME("hadamard", n, y, want, n * sizeof *y);
+    }
+    draw_bytes(bits, (n + 7) / 8, 255);
+    memcpy(want, x, n * sizeof *want);
+    memcpy(y, x, n * sizeof *y);
+    definition.flip(want, bits, n);
+    tier.flip(y, bits, n);
+    SAME("flip", n, y, want, n * sizeof *y);
+
+    float a = tier.sum_squares(x, n), b = definition.sum_squares(x, n);
+    SAME("sum_squares", n, &a, &b, sizeof a);
+    a = tier.largest(x, n);
+    b = definition.largest(x, n);
+    SAME("largest", n, &a, &b, sizeof a);
+    for (uint32_t bit = 1; bit <= 8; bit++) {
+        const vq_levels *levels = &vq_levels_gaussian[bit - 1];
+        const float inv = 0.7F;
+        for (uint32_t i = 0; i < n; i += 5)
+            x[i] = levels->bounds[i % (1u << bit)] / inv; /* on or beside a bound */
+        tier.count(bytes, x, inv, levels->bounds, (1u << bit) - 1, n);
+        definition.count(want_bytes, x, inv, levels->bounds, (1u << bit) - 1, n);
+        SAME("count", n, bytes, want_bytes, n);
+        a = tier.correlate(x, bytes, levels->v, n);
+        b = definition.correlate(x, bytes, levels->v, n);
+        SAME("correlate", n, &a, &b, sizeof a);
+    }
+
+    draw(x, n);
+    draw(y, n);
+    for (uint32_t i = 0; i < n; i++)
+        z[i] = fabsf(x[i]);
+    tier.round_signed((int8_t *)bytes, x, 31.75F, n);
+    definition.round_signed((int8_t *)want_bytes, x, 31.75F, n);
+    SAME("round_signed", n, bytes, want_bytes, n);
+    tier.round_affine(bytes, x, y, z, 15, n);
+    definition.round_affine(want_bytes, x, y, z, 15, n);
+    SAME("round_affine", n, bytes, want_bytes, n);
+    for (uint32_t scale = 0; scale < 3; scale++) {
+        const float by[3] = {1, 1e-42F, 0};
+        for (uint32_t i = 0; i < n; i++)
+            y[i] = x[i] * by[scale];
+        a = tier.quantise_narrow((int8_t *)bytes, &sum, y, n);
+        b = definition.quantise_narrow((int8_t *)want_bytes, &want_sum, y, n);
+        SAME("quantise_narrow", n, bytes, want_bytes, n);
+        SAME("quantise_narrow's unit", n, &a, &b, sizeof a);
+        assert_int_equal(sum, want_sum);
+        int8_t *two = take(5, 2 * n, at_end);
+        a = tier.quantise_wide(two, n, &sum, y, n);
+        b = definition.quantise_wide((int8_t *)want_bytes, n, &want_sum, y, n);
+        SAME("quantise_wide", n, two, want_bytes, 2 * n);
+        SAME("quantise_wide's unit", n, &a, &b, sizeof a);
+        assert_int_equal(sum, want_sum);
+    }
+
+    uint16_t *half = take(4, n * sizeof *half, at_end);
+    draw_bytes((uint8_t *)half, 2 * (size_t)n, 255);
+    for (uint32_t i = 0; i < n; i++)
+        half[i] &= 0xfbff; /* no infinities, no NaN: their payloads are nobody's business */
+    tier.f16_to_f32(y, half, n);
+    definition.f16_to_f32(want, half, n);
+    SAME("f16_to_f32", n, y, want, n * sizeof *y);
+
+    int32_t *dots = take(5, n * sizeof *dots, at_end);
+    for (uint32_t i = 0; i < n; i++)
+        dots[i] = (int32_t)(vq_rng_next(&rng) % (1 << 24)) - (1 << 23);
+    tier.scores(y, dots, 12345, 0.037F, z, n);
+    definition.scores(want, dots, 12345, 0.037F, z, n);
+    SAME("scores", n, y, want, n * sizeof *y);
+    memcpy(want, x, n * sizeof *want);
+    tier.add_scaled(x, dots, -777, 0.037F, n);
+    definition.add_scaled(want, dots, -777, 0.037F, n);
+    SAME("add_scaled", n, x, want, n * sizeof *x);
+}
+
+static void check_weights(bool at_end)
+{
+    float *weights = take(0, 64 * sizeof *weights, at_end), *norms = take(1, 64 * sizeof *norms, at_end);
+    uint8_t *bytes = take(2, 128, at_end), want[128];
+    for (uint32_t kind = 0; kind < 40; kind++) {
+        for (uint32_t i = 0; i < 64; i++) {
+            weights[i] = kind == 0 ? 0 : (float)exp(vq_rng_normal(&rng) * (kind % 7));
+            norms[i] = kind == 1 ? 1e-40F : (float)fabs(vq_rng_normal(&rng));
+        }
+        int32_t sum, want_sum;
+        float a = tier.weigh_narrow(bytes, &sum, weights, norms);
+        float b = definition.weigh_narrow(want, &want_sum, weights, norms);
+        SAME("weigh_narrow", kind, bytes, want, 64);
+        SAME("weigh_narrow's unit", kind, &a, &b, sizeof a);
+        assert_int_equal(sum, want_sum);
+        a = tier.weigh_wide(bytes, &sum, weights, norms);
+        b = definition.weigh_wide(want, &want_sum, weights, norms);
+        SAME("weigh_wide", kind, bytes, want, 128);
+        SAME("weigh_wide's unit", kind, &a, &b, sizeof a);
+        assert_int_equal(sum, want_sum);
+    }
+}
+
+/* Packing on every tier, unpacking through a random table, products of tiles. */
+static void check_tiles(uint32_t bits, uint32_t n_groups, uint32_t n_granules, bool at_end)
+{
+    const size_t row = 8 * (size_t)n_groups, n_packed = n_groups * n_granules * vq_codes_group_bytes(bits);
+    const size_t n_lanes = vq_codes_lanes((uint32_t)row), n_keys = row * 64, n_values = n_lanes * 64;
+    uint8_t *codes = take(0, 32 * row, at_end), *packed = take(1, n_packed, at_end), *want = malloc(n_values);
+    uint8_t *table = take(2, 256, at_end), *tile = take(3, n_values, at_end);
+    for (uint32_t keys = 0; keys < 2; keys++) {
+        const size_t n_tile = keys ? n_keys : n_values;
+        tile = take(3, n_tile, at_end);
+        for (uint32_t r = 0; r < n_granules; r++) {
+            uint8_t *to = packed + r * n_packed / n_granules;
+            draw_bytes(codes, 32 * row, (1u << bits) - 1);
+            (keys ? tier.pack_keys : tier.pack_values)(to, codes, row, bits, n_groups);
+            (keys ? definition.pack_keys : definition.pack_values)(want, codes, row, bits, n_groups);
+            SAME("pack", row, to, want, n_packed / n_granules);
+        }
+        for (uint32_t plain = 0; plain <= (bits == 8); plain++) {
+            draw_bytes(table, 256, keys ? 127 : 255);
+            memset(tile, 3, n_tile);
+            memset(want, 3, n_tile);
+            if (keys) {
+                tier.unpack_keys(tile, packed, bits, plain ? NULL : table, n_groups, n_granules);
+                definition.unpack_keys(want, packed, bits, plain ? NULL : table, n_groups, n_granules);
+            } else {
+                const int8_t *t = (const int8_t *)table;
+                tier.unpack_values((int8_t *)tile, packed, bits, plain ? NULL : t, n_groups, n_granules);
+                definition.unpack_values((int8_t *)want, packed, bits, plain ? NULL : t, n_groups, n_granules);
+            }
+            SAME("unpack", row, tile, want, n_tile);
+        }
+    }
+    free(want);
+}
+
+static void check_dots(uint32_t n_lanes, uint32_t n_quads, uint32_t n, bool at_end)
+{
+    const size_t stride = (size_t)n_lanes * 4;
+    uint8_t *tile = take(0, stride * n_quads, at_end), *b = take(1, (size_t)n * n_quads * 4, at_end);
+    int32_t *out = take(2, (size_t)n * n_lanes * 4, at_end), *want = malloc((size_t)n * n_lanes * 4);
+    for (uint32_t kind = 0; kind < 6; kind++) {
+        /* us: 7 bits times 8, 8 times 7; su: 8 times 7, 7 times 8 (drawn from -64..63); at the edges too */
+        const uint32_t tile_most = kind % 2 ? 255 : 127, b_most = kind % 2 ? 128 : 254;
+        draw_bytes(tile, stride * n_quads, tile_most);
+        draw_bytes(b, (size_t)n * n_quads * 4, b_most);
+        for (size_t i = 0; i < (size_t)n * n_quads * 4; i++)
+            b[i] = (uint8_t)(b[i] - b_most / 2);
+        if (kind >= 4) {
+            memset(tile, (int)tile_most, stride * n_quads);
+            memset(b, (int)(b_most / 2), (size_t)n * n_quads * 4);
+        }
+        tier.dots_us(out, n_lanes, tile, stride, n_lanes, n_quads, (const int8_t *)b, (size_t)n_quads * 4, n);
+        definition.dots_us(want, n_lanes, tile, stride, n_lanes, n_quads, (const int8_t *)b, (size_t)n_quads * 4, n);
+        SAME("dots_us", n, out, want, (size_t)n * n_lanes * 4);
+
+        const uint32_t su_tile = kind % 2 ? 254 : 128, su_b = kind % 2 ? 127 : 255;
+        draw_bytes(tile, stride * n_quads, su_tile);
+        draw_bytes(b, (size_t)n * n_quads * 4, su_b);
+        for (size_t i = 0; i < stride * n_quads; i++)
+            tile[i] = (uint8_t)(tile[i] - su_tile / 2);
+        if (kind >= 4) {
+            memset(tile, kind % 2 ? -127 : -64, stride * n_quads);
+            memset(b, (int)su_b, (size_t)n * n_quads * 4);
+        }
+        tier.dots_su(out, n_lanes, (const int8_t *)tile, stride, n_lanes, n_quads, b, (size_t)n_quads * 4, n);
+        definition.dots_su(want, n_lanes, (const int8_t *)tile, stride, n_lanes, n_quads, b, (size_t)n_quads * 4, n);
+        SAME("dots_su", n, out, want, (size_t)n * n_lanes * 4);
+    }
+    free(want);
+}
+
+static void tiers_equal_the_definitions(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < sizeof tier_sets / sizeof tier_sets[0]; t++) {
+        if ((vq_cpu_detect() & tier_sets[t]) != tier_sets[t]) {
+            printf("SKIP: no %s here\n", tier_names[t]);
+            continue;
+        }
+        tier_name = tier_names[t];
+        vq_codes_kernels_init(&tier, tier_sets[t]);
+        for (uint32_t end = 0; end < 2; end++) {
+            for (size_t i = 0; i < N_SIZES; i++)
+                check_vectors(sizes[i], end);
+            check_weights(end);
+            for (uint32_t bits = 1; bits <= 8; bits++)
+                for (uint32_t groups = 1; groups <= 64; groups = groups < 5 ? groups + 1 : groups * 2 + 1)
+                    for (uint32_t granules = 1; granules <= 2; granules++)
+                        check_tiles(bits, groups, granules, end);
+            for (uint32_t lanes = 16; lanes <= 160; lanes += 16)
+                for (uint32_t n = 1; n <= 14; n++)
+                    check_dots(lanes, n % 3 ? 8 * n : 5, n, end);
+        }
+    }
+}
+
+/* Where codes.h says that a code lies. */
+static void codes_lie_where_the_drawing_says(void **state)
+{
+    (void)state;
+    enum { ROW = 24 };
+    uint8_t codes[32 * ROW], packed[3 * 256], tile[64 * 32], identity[256];
+    for (uint32_t i = 0; i < 256; i++)
+        identity[i] = (uint8_t)i;
+    for (uint32_t bits = 1; bits <= 8; bits++) {
+        draw_bytes(codes, sizeof codes, (1u << bits) - 1);
+        definition.pack_keys(packed, codes, ROW, bits, 3);
+        for (uint32_t g = 0; g < 3; g++)
+            for (uint32_t s = 0; s < 4; s++)
+                for (uint32_t i = 0; i < 64; i++) {
+                    const uint8_t want = codes[(16 * (s & 1) + i / 4) * ROW + 8 * g + 4 * (s / 2) + i % 4];
+                    const uint8_t *p = packed + g * vq_codes_group_bytes(bits);
+                    uint32_t got = 0, at = 0;
+                    if (bits == 8)
+                        got = p[64 * s + i];
+                    if (bits & 4) {
+                        got |= (uint32_t)(p[64 * (s / 2) + i] >> (4 * (s % 2)) & 15);
+                        at = 4;
+                        p += 128;
+                    }
+                    if (bits & 2) {
+                        got |= (uint32_t)(p[i] >> (2 * s) & 3) << at;
+                        at += 2;
+                        p += 64;
+                    }
+                    if (bits & 1)
+                        got |= (uint32_t)(p[i % 32] >> (s + 4 * (i / 32)) & 1) << at;
+                    assert_int_equal(got, want);
+                }
+        definition.unpack_keys(tile, packed, bits, identity, 3, 1);
+        for (uint32_t row = 0; row < 32; row++)
+            for (uint32_t j = 0; j < ROW; j++)
+                assert_int_equal(tile[(j / 4 * 64 + row) * 4 + j % 4], codes[row * ROW + j]);
+        definition.pack_values(packed, codes, ROW, bits, 3);
+        definition.unpack_values((int8_t *)tile, packed, bits, (const int8_t *)identity, 3, 1);
+        for (uint32_t row = 0; row < 32; row++)
+            for (uint32_t j = 0; j < ROW; j++)
+                assert_int_equal(tile[(row / 4 * 32 + j) * 4 + row % 4], codes[row * ROW + j]);
+    }
+}
+
+/* Many small weights beside a large one keep their total. */
+static void narrow_weights_keep_their_total(void **state)
+{
+    (void)state;
+    float weights[64], norms[64];
+    uint8_t bytes[64];
+    for (uint32_t i = 0; i < 64; i++) {
+        weights[i] = i == 21 ? 1 : 0.0013F;
+        norms[i] = 1;
+    }
+    int32_t sum;
+    const float unit = definition.weigh_narrow(bytes, &sum, weights, norms);
+    double total = 0;
+    for (uint32_t i = 0; i < 64; i++)
+        total += weights[i];
+    printf("total %.4f, kept %.4f\n", total, (double)unit * sum);
+    assert_true(fabs((double)unit * sum - total) < 8.0 / 254); /* sixteen remainders below half a unit each */
+    assert_true(fabs((double)unit * sum - total) < 0.25 * 63 * 0.0013);
+}
+
+int main(void)
+{
+    vq_rng_seed(&rng, 20);
+    vq_codes_kernels_init(&definition, 0);
+    for (uint32_t i = 0; i < N_GUARDS; i++)
+        guards[i] = guard_open(GUARD_BYTES);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(codes_lie_where_the_drawing_says),
+        cmocka_unit_test(narrow_weights_keep_their_total),
+        cmocka_unit_test(tiers_equal_the_definitions),
+    };
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    for (uint32_t i = 0; i < N_GUARDS; i++)
+        guard_close(&guards[i]);
+    return failed;
+}
