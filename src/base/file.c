@@ -101,8 +101,8 @@ vq_status vq_file_writer_open(vq_file_writer **out, const char *path, vq_error *
     } else {
         unlink(w->temp); /* left by a killed process that had this process's number */
         w->fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (w->fd >= 0 && exists && fchmod(w->fd, st.st_mode & 07777))
-            errno = 0; /* then the usual mode: not worth a failure */
+        if (w->fd >= 0 && exists)
+            (void)!fchmod(w->fd, st.st_mode & 0777); /* a file that only its owner may read stays so */
     }
     if (w->fd < 0) {
         const vq_status status = vq_fail(err, VQ_ERR_IO, "%s: cannot write: %m", path);
