@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -396,6 +397,41 @@ static void product_of_dimensions(void **state)
     free(b.bytes);
 }
 
+/* Checks must not make real vocabularies slow: 262144 tokens open in 2 ms, names in reverse order are sorted in time,
+ * and the limits here leave room for sanitizers and a busy machine. */
+static void large_files_are_fast(void **state)
+{
+    (void)state;
+    enum { N_TOKENS = 262144, N_KEYS = 100000, TEXT_BYTES = 16 };
+    const char **texts = malloc(N_TOKENS * sizeof *texts);
+    char(*text)[TEXT_BYTES] = malloc(N_TOKENS * sizeof *text);
+    assert_true(texts && text);
+    gguf_writer *w = gguf_writer_new(32);
+    for (unsigned i = 0; i < N_TOKENS; i++) {
+        snprintf(text[i], TEXT_BYTES, "token%u", i);
+        texts[i] = text[i];
+    }
+    gguf_add_strs(w, "tokens", N_TOKENS, texts);
+    for (unsigned i = N_KEYS; i-- > 0;) {
+        char key[32];
+        snprintf(key, sizeof key, "key.%06u", i);
+        gguf_add_u8(w, key, 1);
+    }
+    gguf_buffer b = gguf_writer_finish(w);
+    free(texts);
+    free(text);
+
+    const clock_t start = clock();
+    vq_gguf *g = open_buffer(b);
+    const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    print_message("%.1f ms\n", 1e3 * seconds);
+    assert_true(seconds < 2);
+    assert_true(is(vq_gguf_find(g, "tokens")->strings[N_TOKENS - 1], "token262143", 11));
+    assert_non_null(vq_gguf_find(g, "key.000000"));
+    vq_gguf_close(g);
+    free(b.bytes);
+}
+
 static void arguments(void **state)
 {
     (void)state;
@@ -418,11 +454,17 @@ static void arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_and_tensors),    cmocka_unit_test(typed_reads),
-        cmocka_unit_test(toy_models_open),       cmocka_unit_test(cut_at_every_length),
-        cmocka_unit_test(damaged_at_every_byte), cmocka_unit_test(more_faults),
-        cmocka_unit_test(one_file_is_no_split),  cmocka_unit_test(overlap_is_found_in_any_order),
-        cmocka_unit_test(product_of_dimensions), cmocka_unit_test(arguments),
+        cmocka_unit_test(values_and_tensors),
+        cmocka_unit_test(typed_reads),
+        cmocka_unit_test(toy_models_open),
+        cmocka_unit_test(cut_at_every_length),
+        cmocka_unit_test(damaged_at_every_byte),
+        cmocka_unit_test(more_faults),
+        cmocka_unit_test(one_file_is_no_split),
+        cmocka_unit_test(overlap_is_found_in_any_order),
+        cmocka_unit_test(product_of_dimensions),
+        cmocka_unit_test(large_files_are_fast),
+        cmocka_unit_test(arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
