@@ -181,6 +181,8 @@ void vq_matmul_kernels_init(vq_matmul_kernels *k, uint32_t cpu)
 {
     *k = (vq_matmul_kernels){.cpu = cpu, .tier = &vq_matmul_tier_c};
 #if defined(__x86_64__)
+    if (cpu & VQ_CPU_AVX2)
+        k->tier = &vq_matmul_tier_avx2;
     if (cpu & VQ_CPU_AVX512)
         k->tier = &vq_matmul_tier_avx512;
 #endif
