@@ -18,16 +18,15 @@ static vq_rows_state *layout(vq_arena *arena, const vq_codec_env *env, bool haar
     return s;
 }
 
-vq_status vq_codec_rows_create(vq_codec_state **out, const vq_codec_env *env, const char *codec,
-                               const vq_levels *levels, bool haar, vq_error *err)
+vq_status vq_codec_rows_create(vq_codec_state **out, const vq_codec_env *env, const vq_rows_plan *plan, vq_error *err)
 {
     *out = NULL;
-    VQ_TRY(vq_codec_check_d(env, codec, err));
+    VQ_TRY(vq_codec_check_d(env, plan->codec, err));
     vq_arena arena = {0};
     vq_rotation rotation;
-    layout(&arena, env, haar, &rotation);
+    layout(&arena, env, plan->haar, &rotation);
     VQ_TRY(vq_arena_alloc(&arena, err));
-    vq_rows_state *s = layout(&arena, env, haar, &rotation);
+    vq_rows_state *s = layout(&arena, env, plan->haar, &rotation);
 
     const vq_codes_kernels *k = &env->kernels->codes;
     const vq_status status =
@@ -38,8 +37,9 @@ vq_status vq_codec_rows_create(vq_codec_state **out, const vq_codec_env *env, co
     }
     s->arena = arena;
     s->rotation = rotation;
-    s->code =
-        vq_rowcode_make(levels, &s->rotation, k, env->d, env->keys, env->keys ? VQ_FIT_UNBIASED : VQ_FIT_LEAST_SQUARES);
+    s->code = vq_rowcode_make(plan->levels, &s->rotation, k, env->d, env->keys,
+                              env->keys ? VQ_FIT_UNBIASED : VQ_FIT_LEAST_SQUARES);
+    s->code.search = plan->search;
     *out = (vq_codec_state *)s;
     return VQ_OK;
 }

@@ -12,9 +12,15 @@ typedef struct vq_rows_state {
     vq_rowcode code;
 } vq_rows_state;
 
-/* Least-squares norms for values, unbiased ones for keys.  VQ_ERR_UNSUPPORTED, naming `codec`, outside 8..512. */
-vq_status vq_codec_rows_create(vq_codec_state **out, const vq_codec_env *env, const char *codec,
-                               const vq_levels *levels, bool haar, vq_error *err);
+typedef struct vq_rows_plan {
+    const char *codec; /* its name, for messages */
+    const vq_levels *levels;
+    bool haar;   /* vq_rotation_layout */
+    bool search; /* vq_rowcode */
+} vq_rows_plan;
+
+/* Least-squares norms for values, unbiased ones for keys.  VQ_ERR_UNSUPPORTED outside of head sizes 8..512. */
+vq_status vq_codec_rows_create(vq_codec_state **out, const vq_codec_env *env, const vq_rows_plan *plan, vq_error *err);
 /* The head sizes that packed codecs take. */
 vq_status vq_codec_check_d(const vq_codec_env *env, const char *codec, vq_error *err);
 

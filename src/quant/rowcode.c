@@ -42,44 +42,83 @@ vq_rowcode vq_rowcode_make(const vq_levels *levels, const vq_rotation *rotation,
 
 size_t vq_rowcode_granule_bytes(const vq_rowcode *rc) { return rc->n_groups * vq_codes_group_bytes(rc->levels->bits); }
 
-/* Past this, squares and sums overflow; the norm saturates anyway. */
-#define HUGE_ROW 0x1p40F
+/* Past this, squares and sums overflow. */
+#define HUGE_VALUE 0x1p40F
 /* Below this, the norm is zero in f16. */
-#define TINY_ROW 0x1p-26F
+#define TINY_VALUE 0x1p-26F
 
-/* Whether x had to be scaled. */
-static bool tame(const vq_codes_kernels *k, float *x, uint32_t n)
+void vq_rowcode_limit(const vq_rowcode *rc, float *y)
 {
-    if (k->largest(x, n) <= HUGE_ROW)
-        return false;
-    for (uint32_t i = 0; i < n; i++)
-        x[i] *= 0x1p-100F;
-    return true;
+    if (rc->k->largest(y, rc->d) <= HUGE_VALUE)
+        return;
+    for (uint32_t i = 0; i < rc->d; i++)
+        y[i] = y[i] > HUGE_VALUE ? HUGE_VALUE : y[i] < -HUGE_VALUE ? -HUGE_VALUE : y[i];
 }
 
-uint16_t vq_rowcode_encode_rotated(const vq_rowcode *rc, uint8_t *codes, float *y)
+/* <y, levels>, and the levels' own sum of squares. */
+static float along(const vq_rowcode *rc, const uint8_t *codes, const float *y, float *squares)
+{
+    float v[VQ_ROWCODE_MAX_D];
+    for (uint32_t i = 0; i < rc->d; i++)
+        v[i] = (float)rc->levels->v[codes[i]];
+    *squares = rc->k->sum_squares(v, rc->d) * rc->levels->step * rc->levels->step;
+    return rc->k->correlate(y, codes, rc->levels->v, rc->d) * rc->levels->step;
+}
+
+/* The reciprocal of the grid's spacing that gives the largest cosine, out of N_SCALES around the spacing that is best
+ * for normal values: a row of few values deviates from it. */
+static float search_scale(const vq_rowcode *rc, uint8_t *codes, const float *y, float inv)
+{
+    enum { N_SCALES = 16 };
+    static const float spacing[8] = {1.5958F, 0.9957F, 0.5860F, 0.3352F, 0.1881F, 0.1041F, 0.0568F, 0.0308F};
+    const vq_levels *levels = rc->levels;
+    float best = 0, best_inv = inv / spacing[levels->bits - 1];
+    for (uint32_t i = 0; i < N_SCALES && levels->bits > 1; i++) {
+        const float try_inv = inv / spacing[levels->bits - 1] * (0.7F + 0.04F * (float)i);
+        rc->k->count(codes, y, try_inv, levels->bounds, (1u << levels->bits) - 1, rc->d);
+        float squares;
+        const float dot = along(rc, codes, y, &squares), cosine = dot / sqrtf(squares);
+        if (cosine > best) {
+            best = cosine;
+            best_inv = try_inv;
+        }
+    }
+    return best_inv;
+}
+
+uint16_t vq_rowcode_encode_rotated(const vq_rowcode *rc, uint8_t *codes, const float *y)
 {
     const vq_levels *levels = rc->levels;
-    const bool scaled = tame(rc->k, y, rc->d);
     memset(codes, 0, padded(rc));
-    if (rc->k->largest(y, rc->d) < TINY_ROW)
+    if (rc->k->largest(y, rc->d) < TINY_VALUE)
         return 0;
 
     const float squares = rc->k->sum_squares(y, rc->d);
-    const float inv = 1 / sqrtf(squares / (float)rc->d);
+    float inv = 1 / sqrtf(squares / (float)rc->d), level_squares;
+    if (rc->search)
+        inv = search_scale(rc, codes, y, inv);
     rc->k->count(codes, y, inv, levels->bounds, (1u << levels->bits) - 1, rc->d);
 
-    const float along = rc->k->correlate(y, codes, levels->v, rc->d) * levels->step;
     float norm;
-    if (rc->fit == VQ_FIT_UNBIASED) {
-        norm = squares / along;
+    if (rc->fit == VQ_FIT_SKETCH) {
+        norm = sqrtf(squares) * sqrtf(1.57079633F / (float)rc->d) / levels->step;
     } else {
-        float v[VQ_ROWCODE_MAX_D];
-        for (uint32_t i = 0; i < rc->d; i++)
-            v[i] = (float)levels->v[codes[i]] * levels->step;
-        norm = along / rc->k->sum_squares(v, rc->d);
+        const float dot = along(rc, codes, y, &level_squares);
+        norm = rc->fit == VQ_FIT_UNBIASED ? squares / dot : dot / level_squares;
     }
-    return vq_f16_from_f32_clamped(scaled ? norm * 0x1p100F : norm);
+    return vq_f16_from_f32_clamped(norm);
+}
+
+void vq_rowcode_subtract(const vq_rowcode *rc, const uint8_t *codes, uint16_t norm, float *y)
+{
+    const float scale = vq_f32_from_f16(norm) * rc->levels->step;
+    for (uint32_t i = 0; i < rc->d; i++)
+        y[i] -= (float)rc->levels->v[codes[i]] * scale;
+}
+
+void vq_rowcode_pack(const vq_rowcode *rc, uint8_t *packed, const uint8_t *codes)
+{
+    (rc->keys ? rc->k->pack_keys : rc->k->pack_values)(packed, codes, padded(rc), rc->levels->bits, rc->n_groups);
 }
 
 void vq_rowcode_encode(const vq_rowcode *rc, uint8_t *packed, uint16_t *norms, const float *x)
@@ -88,17 +127,12 @@ void vq_rowcode_encode(const vq_rowcode *rc, uint8_t *packed, uint16_t *norms, c
     float y[VQ_ROWCODE_MAX_D], scratch[VQ_ROWCODE_MAX_D];
     for (uint32_t i = 0; i < VQ_CODES_GRANULE; i++) {
         memcpy(y, x + (size_t)i * rc->d, rc->d * sizeof *y);
-        const bool scaled = tame(rc->k, y, rc->d);
+        vq_rowcode_limit(rc, y);
         if (rc->rotation)
             vq_rotation_apply(rc->rotation, y, scratch);
         norms[i] = vq_rowcode_encode_rotated(rc, codes + (size_t)i * padded(rc), y);
-        if (scaled && norms[i])
-            norms[i] = vq_f16_from_f32_clamped(INFINITY);
     }
-    if (rc->keys)
-        rc->k->pack_keys(packed, codes, padded(rc), rc->levels->bits, rc->n_groups);
-    else
-        rc->k->pack_values(packed, codes, padded(rc), rc->levels->bits, rc->n_groups);
+    vq_rowcode_pack(rc, packed, codes);
 }
 
 void vq_rowcode_decode_rotated(const vq_rowcode *rc, const uint8_t *packed, const uint16_t *norms, uint32_t n_granules,

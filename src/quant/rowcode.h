@@ -16,7 +16,11 @@
 
 enum { VQ_ROWCODE_MAX_D = 512, VQ_ROWCODE_SCALAR_BYTES = 64 };
 
-typedef enum vq_rowcode_fit { VQ_FIT_LEAST_SQUARES, VQ_FIT_UNBIASED } vq_rowcode_fit;
+typedef enum vq_rowcode_fit {
+    VQ_FIT_LEAST_SQUARES,
+    VQ_FIT_UNBIASED,
+    VQ_FIT_SKETCH, /* signs only: |y| sqrt(pi / 2d), which is unbiased over rotations (QJL) */
+} vq_rowcode_fit;
 
 typedef struct vq_rowcode {
     const vq_levels *levels;
@@ -24,6 +28,7 @@ typedef struct vq_rowcode {
     const vq_codes_kernels *k;
     uint32_t d, n_groups; /* length; groups of 8 dimensions */
     bool keys;            /* packed for products over dimensions, else over rows */
+    bool search;          /* uniform levels: the scale of each row is searched for the largest cosine */
     bool wide_query;      /* queries as 14 bits; always with wide levels */
     vq_rowcode_fit fit;
 } vq_rowcode;
@@ -35,9 +40,14 @@ vq_rowcode vq_rowcode_make(const vq_levels *levels, const vq_rotation *rotation,
 /* Bytes of codes of one granule of 32 rows. */
 size_t vq_rowcode_granule_bytes(const vq_rowcode *rc);
 
-/* One row that is already rotated: y [d] -> codes [8 n_groups], zeros past d; returns the norm.  y is scaled where it
- * would overflow. */
-uint16_t vq_rowcode_encode_rotated(const vq_rowcode *rc, uint8_t *codes, float *y);
+/* y [d], within +-2^40: past that, squares overflow, and the norm saturates long before. */
+void vq_rowcode_limit(const vq_rowcode *rc, float *y);
+/* One row that is limited and rotated: y [d] -> codes [8 n_groups], zeros past d; returns the norm.  subtract takes the
+ * coded row away: y -= y^. */
+uint16_t vq_rowcode_encode_rotated(const vq_rowcode *rc, uint8_t *codes, const float *y);
+void vq_rowcode_subtract(const vq_rowcode *rc, const uint8_t *codes, uint16_t norm, float *y);
+/* 32 rows of codes, 8 n_groups apart -> a granule */
+void vq_rowcode_pack(const vq_rowcode *rc, uint8_t *packed, const uint8_t *codes);
 /* x [32][d] -> a granule of codes and norms [32] */
 void vq_rowcode_encode(const vq_rowcode *rc, uint8_t *packed, uint16_t *norms, const float *x);
 /* Rows [first, first + n) of n_granules granules -> y [n][d], rotated still; then vq_rotation_invert each */

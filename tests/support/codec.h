@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kv/codec.h"
+#include "kv/codec_generic.h"
 
 typedef struct test_codec {
     const vq_codec *codec;
     vq_codec_state *state;
+    vq_side side; /* the same with generic hooks where the codec has none */
     vq_page_bytes bytes;
     double options[VQ_MAX_CODEC_OPTIONS];
     vq_codec_env env;
@@ -39,6 +40,7 @@ static inline vq_status test_codec_open(test_codec *t, const vq_kernels *k, cons
     t->env = (vq_codec_env){.d = d, .keys = keys, .seed = seed, .options = t->options, .kernels = k};
     VQ_TRY(t->codec->create(&t->state, &t->env, err));
     t->codec->page_bytes(t->state, &t->bytes);
+    t->side = (vq_side){.codec = t->codec, .state = t->state, .kernels = k, .d = d};
     return VQ_OK;
 }
 
@@ -50,18 +52,5 @@ static inline void test_codec_close(test_codec *t)
 }
 
 static inline size_t test_codec_page_bytes(const test_codec *t) { return t->bytes.codes + t->bytes.scales; }
-
-static inline size_t test_codec_acc_len(const test_codec *t)
-{
-    return t->codec->acc_len ? t->codec->acc_len(t->state) : t->env.d;
-}
-
-static inline void test_codec_finish(const test_codec *t, const float *acc, float *out)
-{
-    if (t->codec->finish)
-        t->codec->finish(t->state, acc, out);
-    else
-        memcpy(out, acc, t->env.d * sizeof *out);
-}
 
 #endif

@@ -16,8 +16,12 @@ static const vq_kv_option_info options[N_OPTIONS] = {
 static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error *err)
 {
     const uint32_t bits = (uint32_t)env->options[OPTION_BITS];
-    return vq_codec_rows_create(out, env, "turboquant-mse", &vq_levels_gaussian[bits - 1],
-                                env->options[OPTION_HAAR] != 0, err);
+    const vq_rows_plan plan = {
+        .codec = "turboquant-mse",
+        .levels = &vq_levels_gaussian[bits - 1],
+        .haar = env->options[OPTION_HAAR] != 0,
+    };
+    return vq_codec_rows_create(out, env, &plan, err);
 }
 
 const vq_codec vq_codec_turboquant_mse = {
