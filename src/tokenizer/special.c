@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tokenizer/utf8.h"
+
 typedef struct node {
     uint32_t fail;     /* longest proper suffix that is in the trie */
     uint32_t next_end; /* nearest state on the way of fail where a token ends; 0 for none */
@@ -27,9 +29,13 @@ struct vq_special {
     bool has_user, has_control;
 };
 
-static bool is_special(uint8_t type)
+/* A text that is not well-formed UTF-8 is never looked for: it would leave halves of characters on either side. */
+static bool is_sought(const vq_vocab *v, uint32_t id)
 {
-    return type == VQ_TOKEN_CONTROL || type == VQ_TOKEN_UNKNOWN || type == VQ_TOKEN_USER;
+    const uint8_t type = v->type[id];
+    const vq_str text = vq_vocab_text(v, (int32_t)id);
+    return (type == VQ_TOKEN_CONTROL || type == VQ_TOKEN_UNKNOWN || type == VQ_TOKEN_USER) && text.n_bytes > 0 &&
+           vq_utf8_valid_len(text.at, text.n_bytes) == text.n_bytes;
 }
 
 static uint32_t slot_of(const vq_special *s, uint32_t from, uint32_t byte)
@@ -127,7 +133,7 @@ vq_status vq_special_open(vq_special **out, const vq_vocab *vocab, vq_error *err
     *out = NULL;
     size_t n_bytes = 0;
     for (uint32_t i = 0; i < vocab->n; i++)
-        if (is_special(vocab->type[i]))
+        if (is_sought(vocab, i))
             n_bytes += vq_vocab_text(vocab, (int32_t)i).n_bytes;
     size_t n_edges = 16; /* texts together stay below 4 GiB, so n_bytes does */
     while (n_edges < 2 * n_bytes)
@@ -146,7 +152,7 @@ vq_status vq_special_open(vq_special **out, const vq_vocab *vocab, vq_error *err
         s->nodes[0] = (node){.id = VQ_NO_TOKEN, .user_id = VQ_NO_TOKEN};
         s->n_nodes = 1;
         for (uint32_t i = vocab->n; i-- > 0;) /* so that of equal texts the first token stays */
-            if (is_special(vocab->type[i]) && vq_vocab_text(vocab, (int32_t)i).n_bytes > 0)
+            if (is_sought(vocab, i))
                 add_token(s, (int32_t)i);
         whole = link_nodes(s, parent, byte_in);
     }

@@ -75,7 +75,8 @@ static bool check_ids(const json_t *object)
     const json_t *plain = json_object_get(object, "ids_nospecial");
     const char *s = json_string_value(text);
     const size_t n = json_string_length(text);
-    return same_ids(s, n, VQ_TOKENIZE_CONTROL, ids) & same_ids(s, n, 0, plain ? plain : ids);
+    const bool parsed = same_ids(s, n, VQ_TOKENIZE_CONTROL, ids);
+    return same_ids(s, n, 0, plain ? plain : ids) && parsed;
 }
 
 static size_t unhex(const char *hex, char *out)
@@ -114,7 +115,7 @@ static bool check_streaming(const json_t *object)
         json_decref(valid);
     }
     n += vq_detokenizer_finish(&d, out + n);
-    return good & (n == json_string_length(text)) && memcmp(out, json_string_value(text), n) == 0;
+    return good && n == json_string_length(text) && memcmp(out, json_string_value(text), n) == 0;
 }
 
 static void smollm2_ids(void **state)
