@@ -159,7 +159,7 @@ static int run(struct job *j)
     for (size_t i = 0; i < j->args->files.n; i++) {
         const vq_windows w = windows_of(j, i);
         const vq_status status = j->reference
-                                     ? vq_eval_compare(j->reference, j->engine.session, &w, on_token, j, &j->sum, &err)
+                                     ? vq_eval_compare(j->reference, &j->engine.session, 1, &w, on_token, j, &j->sum, &err)
                                      : vq_eval_perplexity(j->engine.session, &w, on_token, j, &j->sum.nll, &err);
         if (status == VQ_ERR_CANCELLED) {
             cli_progress_end(&j->progress);

@@ -38,7 +38,7 @@ typedef bool (*vq_eval_fn)(void *arg, size_t done, size_t all, double nll_of_tok
 VQ_API vq_status vq_eval_perplexity(vq_session *s, const vq_windows *w, vq_eval_fn progress, void *arg, vq_moments *nll,
                                     vq_error *err);
 
-/* Two sessions over the same tokens, side by side; all series are token by token, so that differences are paired. */
+/* Sessions over the same tokens, side by side; all series are token by token, so that differences are paired. */
 typedef struct vq_comparison {
     vq_moments reference_nll, nll;
     vq_moments log_ratio; /* nll - reference_nll: exp(mean) is the ratio of the perplexities */
@@ -46,9 +46,11 @@ typedef struct vq_comparison {
     vq_moments same_top;  /* 1 where both have the same likeliest token */
 } vq_comparison;
 
-/* Both sessions are cleared before each window; they may be over different models with one vocabulary. */
-VQ_API vq_status vq_eval_compare(vq_session *reference, vq_session *tested, const vq_windows *w, vq_eval_fn progress,
-                                 void *arg, vq_comparison *out, vq_error *err);
+/* Compares each of tested [n_tested] with the reference and adds to out [n_tested]; the reference runs once.  All
+ * sessions are cleared before each window; they may be over different models with one vocabulary.  progress gets the
+ * reference's figures.  On failure *out is unchanged. */
+VQ_API vq_status vq_eval_compare(vq_session *reference, vq_session *const *tested, size_t n_tested, const vq_windows *w,
+                                 vq_eval_fn progress, void *arg, vq_comparison *out, vq_error *err);
 
 /* Speed.  Token ids are drawn from `seed`, so that samples can rotate through different inputs.
  * fill: untimed, to `n` tokens in all.  prompt: n tokens in chunks. decode: n tokens one at a time. */

@@ -1,4 +1,4 @@
-/* Perplexity, and two caches over the same tokens.
+/* Perplexity, and several caches over the same tokens.
  *
  * A token's negative log-likelihood comes from the logits of the one before it.  Exponentials are float (the vector
  * kernel), their sums are double over blocks: what float sums over 262,144 tokens would lose is larger than the
@@ -12,7 +12,7 @@
 #include "kernels/vec.h"
 #include "veloxquant/eval.h"
 
-/* BLOCK: logits whose exponentials are summed in float.  STEP: tokens that two sessions take in turn. */
+/* BLOCK: logits whose exponentials are summed in float.  STEP: tokens that sessions take in turn. */
 enum { BLOCK = 1024, STEP = 64 };
 
 vq_status vq_eval_count(const vq_windows *w, size_t *n_windows, size_t *n_scored, vq_error *err)
@@ -71,6 +71,11 @@ static size_t argmax(const float *logits, size_t n)
             best = i;
     return best;
 }
+
+typedef struct float_rows {
+    float *at;
+    size_t width;
+} float_rows;
 
 /* The window's tokens into ids [n_ctx], with the BOS in the first one's place where the model wants one. */
 static void window_ids(const vq_windows *w, size_t index, const vq_tokenizer *t, int32_t *ids)
@@ -142,87 +147,82 @@ vq_status vq_eval_perplexity(vq_session *s, const vq_windows *w, vq_eval_fn prog
     return status;
 }
 
-/* ---- two sessions ---- */
-struct pair_row {
-    double reference_nll, nll, kl;
+/* ---- a reference and others ---- */
+struct row {
+    double nll, log_ratio, kl;
     bool same_top;
-};
-
-struct pairing {
-    vq_vec_kernels kernels;
-    size_t n_vocab;
-    float *reference, *tested; /* [STEP][n_vocab] */
-    const int32_t *targets;    /* [STEP]: the token after each */
-    struct pair_row rows[STEP];
-};
-
-struct keeper {
-    float *rows;
-    size_t n_vocab;
 };
 
 static bool keep_row(void *arg, size_t index, const float *logits)
 {
-    const struct keeper *k = arg;
-    memcpy(k->rows + index * k->n_vocab, logits, k->n_vocab * sizeof *logits);
+    const float_rows *k = arg;
+    memcpy(k->at + index * k->width, logits, k->width * sizeof *logits);
     return true;
 }
 
-static void compare_row(struct pairing *p, size_t index)
-{
-    const float *a = p->reference + index * p->n_vocab, *b = p->tested + index * p->n_vocab;
-    const double a_norm = log_sum_exp(&p->kernels, a, p->n_vocab), b_norm = log_sum_exp(&p->kernels, b, p->n_vocab);
-    const int32_t target = p->targets[index];
-    p->rows[index] = (struct pair_row){
-        .reference_nll = a_norm - (double)a[target],
-        .nll = b_norm - (double)b[target],
-        .kl = kl_divergence(&p->kernels, a, a_norm, b, b_norm, p->n_vocab),
-        .same_top = argmax(a, p->n_vocab) == argmax(b, p->n_vocab),
-    };
-}
-
-static void add_row(vq_comparison *c, const struct pair_row *row)
-{
-    vq_moments_add(&c->reference_nll, row->reference_nll);
-    vq_moments_add(&c->nll, row->nll);
-    vq_moments_add(&c->log_ratio, row->nll - row->reference_nll);
-    vq_moments_add(&c->kl, row->kl);
-    vq_moments_add(&c->same_top, row->same_top ? 1 : 0);
-}
+/* What is kept of the reference's logits while the others are compared with them. */
+struct reference_row {
+    double norm, nll;
+    size_t top;
+};
 
 struct compare_call {
-    vq_session *reference, *tested;
-    struct pairing *pairing;
-    size_t first; /* token of a window whose logits are the first to count */
+    vq_session *reference, *const *tested;
+    size_t n_tested;
+    vq_vec_kernels kernels;
+    float_rows expected, seen; /* [STEP][n_vocab] */
+    size_t first;              /* token of a window whose logits are the first to count */
     size_t n_scored;
     vq_eval_fn progress;
     void *arg;
-    vq_comparison *sum;
+    vq_comparison *sums; /* [n_tested] */
 };
+
+static void compare_rows(struct compare_call *c, const int32_t *targets, size_t n, const struct reference_row *known,
+                         vq_comparison *sum)
+{
+    const size_t n_vocab = c->seen.width;
+    for (size_t i = 0; i < n; i++) {
+        const float *a = c->expected.at + i * n_vocab, *b = c->seen.at + i * n_vocab;
+        const double norm = log_sum_exp(&c->kernels, b, n_vocab), nll = norm - (double)b[targets[i]];
+        vq_moments_add(&sum->reference_nll, known[i].nll);
+        vq_moments_add(&sum->nll, nll);
+        vq_moments_add(&sum->log_ratio, nll - known[i].nll);
+        vq_moments_add(&sum->kl, kl_divergence(&c->kernels, a, known[i].norm, b, norm, n_vocab));
+        vq_moments_add(&sum->same_top, argmax(b, n_vocab) == known[i].top ? 1 : 0);
+    }
+}
+
+static vq_status compare_step(struct compare_call *c, const int32_t *ids, size_t n, vq_error *err)
+{
+    struct reference_row known[STEP];
+    const size_t n_vocab = c->seen.width;
+    VQ_TRY(vq_session_eval(c->reference, ids, n, keep_row, 0, &c->expected, err));
+    for (size_t i = 0; i < n; i++) {
+        const float *a = c->expected.at + i * n_vocab;
+        const double norm = log_sum_exp(&c->kernels, a, n_vocab);
+        known[i] = (struct reference_row){norm, norm - (double)a[ids[i + 1]], argmax(a, n_vocab)};
+    }
+    for (size_t t = 0; t < c->n_tested; t++) {
+        VQ_TRY(vq_session_eval(c->tested[t], ids, n, keep_row, 0, &c->seen, err));
+        compare_rows(c, ids + 1, n, known, &c->sums[t]);
+    }
+    for (size_t i = 0; i < n; i++)
+        if (c->progress && !c->progress(c->arg, (size_t)c->sums[0].nll.n - n + i + 1, c->n_scored, known[i].nll))
+            return vq_fail(err, VQ_ERR_CANCELLED, "cancelled after %zu of %zu tokens", (size_t)c->sums[0].nll.n,
+                           c->n_scored);
+    return VQ_OK;
+}
 
 static vq_status compare_window(struct compare_call *c, const int32_t *ids, size_t n_ctx, vq_error *err)
 {
-    struct pairing *p = c->pairing;
-    VQ_TRY(vq_session_truncate(c->reference, 0, err));
-    VQ_TRY(vq_session_truncate(c->tested, 0, err));
-    VQ_TRY(vq_session_eval(c->reference, ids, c->first, NULL, 0, NULL, err));
-    VQ_TRY(vq_session_eval(c->tested, ids, c->first, NULL, 0, NULL, err));
-    for (size_t at = c->first; at < n_ctx - 1; at += STEP) {
-        const size_t n = n_ctx - 1 - at < STEP ? n_ctx - 1 - at : STEP;
-        struct keeper keep = {p->reference, p->n_vocab};
-        VQ_TRY(vq_session_eval(c->reference, ids + at, n, keep_row, 0, &keep, err));
-        keep.rows = p->tested;
-        VQ_TRY(vq_session_eval(c->tested, ids + at, n, keep_row, 0, &keep, err));
-        p->targets = ids + at + 1;
-        for (size_t i = 0; i < n; i++)
-            compare_row(p, i);
-        for (size_t i = 0; i < n; i++) {
-            add_row(c->sum, &p->rows[i]);
-            if (c->progress && !c->progress(c->arg, (size_t)c->sum->nll.n, c->n_scored, p->rows[i].nll))
-                return vq_fail(err, VQ_ERR_CANCELLED, "cancelled after %zu of %zu tokens", (size_t)c->sum->nll.n,
-                               c->n_scored);
-        }
+    for (size_t t = 0; t <= c->n_tested; t++) {
+        vq_session *s = t < c->n_tested ? c->tested[t] : c->reference;
+        VQ_TRY(vq_session_truncate(s, 0, err));
+        VQ_TRY(vq_session_eval(s, ids, c->first, NULL, 0, NULL, err));
     }
+    for (size_t at = c->first; at < n_ctx - 1; at += STEP)
+        VQ_TRY(compare_step(c, ids + at, n_ctx - 1 - at < STEP ? n_ctx - 1 - at : STEP, err));
     return VQ_OK;
 }
 
@@ -235,39 +235,47 @@ static void merge(vq_comparison *to, const vq_comparison *from)
     vq_moments_merge(&to->same_top, &from->same_top);
 }
 
-vq_status vq_eval_compare(vq_session *reference, vq_session *tested, const vq_windows *w, vq_eval_fn progress,
-                          void *arg, vq_comparison *out, vq_error *err)
+vq_status vq_eval_compare(vq_session *reference, vq_session *const *tested, size_t n_tested, const vq_windows *w,
+                          vq_eval_fn progress, void *arg, vq_comparison *out, vq_error *err)
 {
     size_t n_windows, n_scored;
     VQ_TRY(vq_eval_count(w, &n_windows, &n_scored, err));
     VQ_TRY(check_room(reference, w, err));
-    VQ_TRY(check_room(tested, w, err));
     const vq_model *model = vq_session_model(reference);
     const size_t n_vocab = vq_model_get_info(model)->n_vocab;
-    const size_t n_tested = vq_model_get_info(vq_session_model(tested))->n_vocab;
-    if (n_vocab != n_tested)
-        return vq_fail(err, VQ_ERR_MISMATCH, "vocabularies of %zu and %zu tokens cannot be compared", n_vocab,
-                       n_tested);
+    if (n_tested == 0)
+        return vq_fail(err, VQ_ERR_ARG, "no session to compare with the reference");
+    for (size_t i = 0; i < n_tested; i++) {
+        VQ_TRY(check_room(tested[i], w, err));
+        const size_t n = vq_model_get_info(vq_session_model(tested[i]))->n_vocab;
+        if (n != n_vocab)
+            return vq_fail(err, VQ_ERR_MISMATCH, "vocabularies of %zu and %zu tokens cannot be compared", n_vocab, n);
+    }
 
-    struct pairing pairing = {.n_vocab = n_vocab};
-    vq_vec_kernels_init(&pairing.kernels, vq_cpu_detect());
-    vq_comparison sum = {0};
-    struct compare_call call = {reference, tested,   &pairing, w->skip < 1 ? 0 : w->skip - 1,
-                                n_scored,  progress, arg,      &sum};
+    struct compare_call call = {.reference = reference,
+                                .tested = tested,
+                                .n_tested = n_tested,
+                                .first = w->skip < 1 ? 0 : w->skip - 1,
+                                .n_scored = n_scored,
+                                .progress = progress,
+                                .arg = arg,
+                                .sums = calloc(n_tested, sizeof(vq_comparison))};
+    call.expected = (float_rows){malloc(STEP * n_vocab * sizeof(float)), n_vocab};
+    call.seen = (float_rows){malloc(STEP * n_vocab * sizeof(float)), n_vocab};
     int32_t *ids = malloc(w->n_ctx * sizeof *ids);
-    pairing.reference = malloc(STEP * n_vocab * sizeof(float));
-    pairing.tested = malloc(STEP * n_vocab * sizeof(float));
+    vq_vec_kernels_init(&call.kernels, vq_cpu_detect());
     vq_status status = VQ_OK;
-    if (!ids || !pairing.reference || !pairing.tested)
+    if (!ids || !call.sums || !call.expected.at || !call.seen.at)
         status = vq_fail(err, VQ_ERR_NOMEM, "no memory for 2 x %d rows of %zu logits", STEP, n_vocab);
     for (size_t i = 0; i < n_windows && status == VQ_OK; i++) {
         window_ids(w, i, vq_model_tokenizer(model), ids);
         status = compare_window(&call, ids, w->n_ctx, err);
     }
+    for (size_t i = 0; i < n_tested && status == VQ_OK; i++)
+        merge(&out[i], &call.sums[i]);
     free(ids);
-    free(pairing.reference);
-    free(pairing.tested);
-    if (status == VQ_OK)
-        merge(out, &sum);
+    free(call.sums);
+    free(call.expected.at);
+    free(call.seen.at);
     return status;
 }
