@@ -6,8 +6,8 @@
 #include "base/file.h"
 #include "veloxquant/kv.h"
 
-/* Appends the versioned, checksummed bytes of the cache to what `w` has written so far; does not commit. */
-vq_status vq_kv_write(const vq_kv *kv, vq_file_writer *w, vq_error *err);
+/* Appends the versioned, checksummed bytes of the cache to what `file` has written so far; does not commit. */
+vq_status vq_kv_write(const vq_kv *kv, vq_file_writer *file, vq_error *err);
 
 /* The n_bytes that vq_kv_write wrote, from memory that stays the caller's.  Everything is validated before the cache is
  * touched; `name` is the file in messages. */

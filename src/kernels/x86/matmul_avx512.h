@@ -131,6 +131,6 @@ VQ_INLINE void block_iq4_nl(record *out, const uint8_t *p, size_t stride, __m512
 
 extern const vq_unpack_fn vq_unpack_avx512[VQ_N_TYPES];
 void vq_unpack_floats_avx512(vq_type type, float *out, const uint8_t *rows, size_t stride, uint32_t i, uint32_t n);
-void vq_record_f32_avx512(float *out, const uint8_t *record, const vq_matmul_traits *traits);
+void vq_record_f32_avx512(float *out, const uint8_t *to, const vq_matmul_traits *traits);
 
 #endif
