@@ -41,7 +41,8 @@ static const char ending[] = "Examples:\n"
                              "  veloxquant bench -m model.gguf -d 8192 --kv f16 --kv turboquant-mse:bits=3 -t 1 -r 9\n"
                              "  veloxquant bench -m model.gguf -p 0 -n 128 -d 0,4096 --json speed.json\n"
                              "\n"
-                             "Figures are tokens a second: the median, in brackets the quartiles. On a machine that\n"
+                             "Figures are tokens a second: the median, in brackets the quartiles, and\n"
+                             "half their distance as a share of the median. On a machine that\n"
                              "does other things, trust ratios within one run rather than absolute figures.\n"
                              "Ctrl-C prints what has been measured so far and ends with status 130.\n";
 

@@ -27,6 +27,7 @@ typedef struct bench_summary {
 } bench_summary;
 
 bench_summary bench_summarise(const double *samples, size_t n);
+double bench_noise(bench_summary s); /* half the distance of the quartiles, as a share of the median */
 
 void bench_print(const bench_args *a, const bench_row *rows, size_t n_rows);
 /* Returns an exit status. */

@@ -38,14 +38,16 @@ bench_summary bench_summarise(const double *samples, size_t n)
     return s;
 }
 
+double bench_noise(bench_summary s) { return s.median > 0 ? (s.high - s.low) / 2 / s.median : 0; }
+
 static void print_figure(const double *samples, size_t n, bool wanted)
 {
     char text[48] = "-";
     if (wanted && n > 0) {
         const bench_summary s = bench_summarise(samples, n);
-        snprintf(text, sizeof text, "%.1f (%.1f-%.1f)", s.median, s.low, s.high);
+        snprintf(text, sizeof text, "%.1f (%.1f-%.1f) %2.0f%%", s.median, s.low, s.high, 100 * bench_noise(s));
     }
-    printf("  %24s", text);
+    printf("  %28s", text);
 }
 
 void bench_print(const bench_args *a, const bench_row *rows, size_t n_rows)
@@ -57,7 +59,7 @@ void bench_print(const bench_args *a, const bench_row *rows, size_t n_rows)
     char prompt[32], decode[32], bytes[16];
     snprintf(prompt, sizeof prompt, "prompt %u", a->n_prompt);
     snprintf(decode, sizeof decode, "decode %u", a->n_decode);
-    printf("%-*s  threads   depth  %24s  %24s  %10s  %10s\n", width, "method", prompt, decode, "cache", "bits/value");
+    printf("%-*s  threads   depth  %28s  %28s  %10s  %10s\n", width, "method", prompt, decode, "cache", "bits/value");
     for (size_t i = 0; i < n_rows; i++) {
         const bench_row *r = &rows[i];
         printf("%-*s  %7u  %6u", width, r->method, r->n_threads, r->depth);
@@ -83,8 +85,8 @@ static json_t *figures(const double *samples, size_t n)
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++)
         json_array_append_new(list, real(samples[i]));
-    return json_pack("{s:o, s:o, s:o, s:o}", "median", real(s.median), "low_quartile", real(s.low), "high_quartile",
-                     real(s.high), "samples", list);
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "median", real(s.median), "low_quartile", real(s.low),
+                     "high_quartile", real(s.high), "noise", real(bench_noise(s)), "samples", list);
 }
 
 static json_t *row_json(const bench_args *a, const bench_row *r)

@@ -1,10 +1,12 @@
 /* Lines for chat.
  *
- * libedit retries a read that a signal interrupted, so a Ctrl-C at the prompt would go unnoticed until the next key:
- * characters are therefore read here. */
+ * libedit retries a read that a signal interrupted, and a Ctrl-C between its check and the read would go unnoticed
+ * until the next key: characters are therefore read here, and the signal is let in only while waiting for one. */
 #include "chat_input.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +41,24 @@ static char *show_prompt(EditLine *edit)
     return in->joining ? more : first;
 }
 
+/* True when a byte can be read, false on Ctrl-C or when the terminal is gone. */
+static bool wait_for_byte(void)
+{
+    sigset_t interrupt, before;
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    sigprocmask(SIG_BLOCK, &interrupt, &before);
+    int ready = 0;
+    while (ready <= 0 && !cli_interrupted()) {
+        ready = ppoll(&input, 1, NULL, &before);
+        if (ready < 0 && errno != EINTR)
+            break;
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return ready > 0;
+}
+
 /* One character of the terminal, which sends it in bytes. */
 static int read_character(EditLine *edit, wchar_t *out)
 {
@@ -47,9 +67,9 @@ static int read_character(EditLine *edit, wchar_t *out)
     memset(&state, 0, sizeof state);
     for (;;) {
         char byte;
+        if (!wait_for_byte())
+            return -1;
         const ssize_t n = read(STDIN_FILENO, &byte, 1);
-        if (n < 0 && errno == EINTR && !cli_interrupted())
-            continue;
         if (n <= 0)
             return (int)n;
         const size_t got = mbrtowc(out, &byte, 1, &state);
@@ -118,10 +138,10 @@ static chat_line read_plain(chat_input *in, const char **line, size_t *n_bytes)
         fflush(stdout);
     }
     errno = 0;
+    cli_catch_interrupt(0); /* while waiting, Ctrl-C ends the program: all output has been written */
     const ssize_t n = getline(&in->line, &in->line_room, stdin);
+    cli_catch_interrupt(1);
     if (n < 0) {
-        if (cli_interrupted())
-            return CHAT_INTERRUPTED;
         if (feof(stdin))
             return CHAT_END;
         cli_say("standard input: %s", strerror(errno));
