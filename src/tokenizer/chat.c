@@ -18,8 +18,8 @@ typedef struct builder {
 
 static vq_status add(builder *b, vq_part part, vq_error *err)
 {
-    if (b->n == b->room) {
-        const size_t room = b->room ? 2 * b->room : 32;
+    if (!b->parts || b->n == b->room) {
+        const size_t room = 2 * b->room + 32;
         vq_part *grown = realloc(b->parts, room * sizeof *grown);
         if (!grown)
             return vq_fail(err, VQ_ERR_NOMEM, "no memory for a conversation of %zu parts", room);

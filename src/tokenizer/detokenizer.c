@@ -8,8 +8,9 @@
 
 static size_t put_replacement(char *out)
 {
-    memcpy(out, "\xEF\xBF\xBD", 3);
-    return 3;
+    static const char replacement[3] = {(char)0xEF, (char)0xBF, (char)0xBD};
+    memcpy(out, replacement, sizeof replacement);
+    return sizeof replacement;
 }
 
 size_t vq_detokenizer_push(vq_detokenizer *d, const char *bytes, size_t n_bytes, char *out)

@@ -16,7 +16,7 @@ typedef struct vq_ids {
 /* Room for n more. */
 static inline vq_status vq_ids_reserve(vq_ids *ids, size_t n, vq_error *err)
 {
-    if (n <= ids->room - ids->n)
+    if (ids->at && n <= ids->room - ids->n)
         return VQ_OK;
     const size_t room = ids->n + n + ids->room / 2 + 64;
     int32_t *grown = realloc(ids->at, room * sizeof *grown);

@@ -7,6 +7,7 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,10 +87,9 @@ vq_status vq_pretokenizer_open(vq_pretokenizer **out, vq_str name, vq_error *err
     const family *f = family_named(name);
     if (!f) {
         char known[256] = "";
-        for (int i = 0; i < N_FAMILIES; i++) {
-            strcat(known, i ? ", " : "");
-            strcat(known, families[i].name);
-        }
+        size_t at = 0;
+        for (int i = 0; i < N_FAMILIES && at < sizeof known; i++)
+            at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", i ? ", " : "", families[i].name);
         return vq_fail(err, VQ_ERR_UNSUPPORTED, "tokenizer.ggml.pre is %.*s, known are %s",
                        name.n_bytes > 64 ? 64 : (int)name.n_bytes, name.at, known);
     }

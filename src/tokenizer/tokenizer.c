@@ -275,7 +275,7 @@ static vq_status gather(stretch *s, const vq_part *parts, size_t n_parts, vq_err
     s->spans = malloc((n_parts + 1) * sizeof *s->spans);
     const bool copy = n_parts > 1 || (n_parts == 1 && n_bytes != vq_utf8_valid_len(parts[0].text, parts[0].n_bytes));
     if (copy)
-        s->text = s->owned = malloc(n_bytes + 1);
+        s->text = s->owned = calloc(n_bytes + 1, 1);
     else if (n_parts == 1)
         s->text = parts[0].text;
     if (!s->spans || !s->text)

@@ -10,16 +10,15 @@
 #include "veloxquant/gguf.h"
 #include "veloxquant/tokenizer.h"
 
-typedef enum vq_token_type { /* numbers of the file format */
-                             VQ_TOKEN_NORMAL = 1,
-                             VQ_TOKEN_UNKNOWN = 2,
-                             VQ_TOKEN_CONTROL = 3,
-                             VQ_TOKEN_USER = 4, /* matched in text before anything else */
-                             VQ_TOKEN_UNUSED = 5,
-                             VQ_TOKEN_BYTE = 6,
+/* Numbers of the file format. User-defined tokens are matched in text before anything else. */
+typedef enum vq_token_type {
+    VQ_TOKEN_NORMAL = 1,
+    VQ_TOKEN_UNKNOWN = 2,
+    VQ_TOKEN_CONTROL = 3,
+    VQ_TOKEN_USER = 4,
+    VQ_TOKEN_UNUSED = 5,
+    VQ_TOKEN_BYTE = 6,
 } vq_token_type;
-
-enum { VQ_VOCAB_UNMERGEABLE = UINT32_MAX };
 
 typedef struct vq_vocab {
     bool spm; /* SentencePiece-style, else byte-level */
@@ -48,7 +47,7 @@ static inline vq_str vq_vocab_text(const vq_vocab *v, int32_t id)
 int32_t vq_vocab_find_plain(const vq_vocab *v, const char *bytes, size_t n);
 /* The control, unknown or user-defined token of exactly these bytes, or VQ_NO_TOKEN. */
 int32_t vq_vocab_find_special(const vq_vocab *v, const char *bytes, size_t n);
-/* By the text that stands in the file. */
+/* By the text that stands in the file (1 KiB of it at most: vocabularies have nothing nearly as long). */
 int32_t vq_vocab_find_piece(const vq_vocab *v, const char *piece, size_t n);
 
 /* The bytes that a piece of a byte-level vocabulary stands for, to out (as long as the piece at most); false when it
