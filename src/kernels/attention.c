@@ -56,32 +56,36 @@ static void score_f32_c(const float *q, uint32_t q_stride, uint32_t nq, const fl
 }
 
 static void score_cols_f16_c(const float *q, uint32_t q_stride, uint32_t nq, const uint16_t *k, uint32_t n, uint32_t d,
-                             float *out)
+                             float *out, const void *next)
 {
+    (void)next;
     for (uint32_t i = 0; i < nq; i++)
         for (uint32_t j = 0; j < n; j++)
             out[(size_t)i * VQ_BLOCK_ROWS + j] = dot_f16(q + (size_t)i * q_stride, k + j, d, VQ_BLOCK_ROWS);
 }
 
 static void score_cols_bf16_c(const float *q, uint32_t q_stride, uint32_t nq, const uint16_t *k, uint32_t n, uint32_t d,
-                              float *out)
+                              float *out, const void *next)
 {
+    (void)next;
     for (uint32_t i = 0; i < nq; i++)
         for (uint32_t j = 0; j < n; j++)
             out[(size_t)i * VQ_BLOCK_ROWS + j] = dot_bf16(q + (size_t)i * q_stride, k + j, d, VQ_BLOCK_ROWS);
 }
 
 static void score_cols_f32_c(const float *q, uint32_t q_stride, uint32_t nq, const float *k, uint32_t n, uint32_t d,
-                             float *out)
+                             float *out, const void *next)
 {
+    (void)next;
     for (uint32_t i = 0; i < nq; i++)
         for (uint32_t j = 0; j < n; j++)
             out[(size_t)i * VQ_BLOCK_ROWS + j] = dot_f32(q + (size_t)i * q_stride, k + j, d, VQ_BLOCK_ROWS);
 }
 
 static void mix_f16_c(const float *w, uint32_t w_stride, uint32_t nq, const uint16_t *v, uint32_t n, uint32_t d,
-                      float *acc)
+                      float *acc, const void *next)
 {
+    (void)next;
     for (uint32_t i = 0; i < nq; i++)
         for (uint32_t j = 0; j < n; j++)
             for (uint32_t c = 0; c < d; c++)
@@ -89,8 +93,9 @@ static void mix_f16_c(const float *w, uint32_t w_stride, uint32_t nq, const uint
 }
 
 static void mix_bf16_c(const float *w, uint32_t w_stride, uint32_t nq, const uint16_t *v, uint32_t n, uint32_t d,
-                       float *acc)
+                       float *acc, const void *next)
 {
+    (void)next;
     for (uint32_t i = 0; i < nq; i++)
         for (uint32_t j = 0; j < n; j++)
             for (uint32_t c = 0; c < d; c++)
@@ -98,8 +103,9 @@ static void mix_bf16_c(const float *w, uint32_t w_stride, uint32_t nq, const uin
 }
 
 static void mix_f32_c(const float *w, uint32_t w_stride, uint32_t nq, const float *v, uint32_t n, uint32_t d,
-                      float *acc)
+                      float *acc, const void *next)
 {
+    (void)next;
     for (uint32_t i = 0; i < nq; i++)
         for (uint32_t j = 0; j < n; j++)
             for (uint32_t c = 0; c < d; c++)

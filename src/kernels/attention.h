@@ -22,20 +22,22 @@ typedef struct vq_attention_kernels {
                       float *out, uint32_t out_stride);
 
     /* The same for a block stored by columns, k [d][VQ_BLOCK_ROWS], of which the first n rows (a multiple of 16) count;
-     * rows of q are q_stride floats apart, rows of out VQ_BLOCK_ROWS. */
+     * rows of q are q_stride floats apart, rows of out VQ_BLOCK_ROWS.  `next` is what will be read next in the same
+     * way, to be fetched meanwhile, or NULL. */
     void (*score_cols_f16)(const float *q, uint32_t q_stride, uint32_t nq, const uint16_t *k, uint32_t n, uint32_t d,
-                           float *out);
+                           float *out, const void *next);
     void (*score_cols_bf16)(const float *q, uint32_t q_stride, uint32_t nq, const uint16_t *k, uint32_t n, uint32_t d,
-                            float *out);
+                            float *out, const void *next);
     void (*score_cols_f32)(const float *q, uint32_t q_stride, uint32_t nq, const float *k, uint32_t n, uint32_t d,
-                           float *out);
+                           float *out, const void *next);
 
     /* acc[i] += sum_j w[i][j] v_j for v [n][d], acc [nq][d]; rows of w are w_stride floats apart */
     void (*mix_f16)(const float *w, uint32_t w_stride, uint32_t nq, const uint16_t *v, uint32_t n, uint32_t d,
-                    float *acc);
+                    float *acc, const void *next);
     void (*mix_bf16)(const float *w, uint32_t w_stride, uint32_t nq, const uint16_t *v, uint32_t n, uint32_t d,
-                     float *acc);
-    void (*mix_f32)(const float *w, uint32_t w_stride, uint32_t nq, const float *v, uint32_t n, uint32_t d, float *acc);
+                     float *acc, const void *next);
+    void (*mix_f32)(const float *w, uint32_t w_stride, uint32_t nq, const float *v, uint32_t n, uint32_t d, float *acc,
+                    const void *next);
 
     /* One block more of a running softmax.  s [nq][VQ_BLOCK_ROWS] scores -> weights exp(s - max), 0 where bit j of
      * live[i] is 0 (whatever s holds there).  max [nq] and sum [nq] go on (start: -inf, 0); what was summed up under an

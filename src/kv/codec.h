@@ -26,6 +26,7 @@ typedef struct vq_rows {
     const uint32_t *pos; /* [n] true positions */
     uint64_t live;       /* bit i: row i counts */
     uint32_t n;          /* rows that hold codes; bits of live at or above n are 0 */
+    const void *next;    /* the page that will be read next, for kernels to fetch meanwhile; NULL: not known */
 } vq_rows;
 
 typedef struct vq_codec_state vq_codec_state; /* each codec has its own struct behind this name */

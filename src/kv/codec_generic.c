@@ -69,7 +69,7 @@ void vq_side_mix(const vq_side *side, const void *page, const vq_rows *rows, con
     for (uint32_t first = 0; first < rows->n; first += step) {
         const uint32_t n = rows->n - first < step ? rows->n - first : step;
         side->codec->decode(side->state, page, first, n, tile);
-        side->kernels->attention.mix_f32(weights + first, VQ_PAGE_ROWS, n_queries, tile, n, side->d, acc);
+        side->kernels->attention.mix_f32(weights + first, VQ_PAGE_ROWS, n_queries, tile, n, side->d, acc, NULL);
     }
 }
 

@@ -123,9 +123,9 @@ static void mix_exact(const vq_kv *kv, const float *w, uint32_t n_queries, const
 {
     const vq_attention_kernels *a = &kv->kernels.attention;
     switch (kv->exact) {
-    case VQ_KV_EXACT_F16: a->mix_f16(w, VQ_PAGE_ROWS, n_queries, v, n, kv->d_v, acc); break;
-    case VQ_KV_EXACT_BF16: a->mix_bf16(w, VQ_PAGE_ROWS, n_queries, v, n, kv->d_v, acc); break;
-    case VQ_KV_EXACT_F32: a->mix_f32(w, VQ_PAGE_ROWS, n_queries, v, n, kv->d_v, acc); break;
+    case VQ_KV_EXACT_F16: a->mix_f16(w, VQ_PAGE_ROWS, n_queries, v, n, kv->d_v, acc, NULL); break;
+    case VQ_KV_EXACT_BF16: a->mix_bf16(w, VQ_PAGE_ROWS, n_queries, v, n, kv->d_v, acc, NULL); break;
+    case VQ_KV_EXACT_F32: a->mix_f32(w, VQ_PAGE_ROWS, n_queries, v, n, kv->d_v, acc, NULL); break;
     }
 }
 
@@ -181,11 +181,16 @@ static void run_pages(const attend_job *job, const tile *t, uint32_t head, const
         const vq_kv_page *page = vq_kv_page_at(l, h, (first - l->sinks) / VQ_PAGE_ROWS);
         for (uint32_t i = 0; i < n; i++)
             pos[i] = l->first_pos + first + i;
+        const vq_kv_page *next = (first - l->sinks) / VQ_PAGE_ROWS + 1 < vq_kv_end_page(l, l->coded_end)
+                                     ? vq_kv_page_at(l, h, (first - l->sinks) / VQ_PAGE_ROWS + 1)
+                                     : NULL;
         const uint64_t live = n < VQ_PAGE_ROWS ? page->live & (((uint64_t)1 << n) - 1) : page->live;
-        const vq_rows rows = {.pos = pos, .live = live, .n = n};
+        vq_rows rows = {.pos = pos, .live = live, .n = n, .next = next ? next->bytes : NULL};
         vq_side_score(&h->k, page->bytes, &rows, prepared, t->n_queries, s->scores);
         set_live(job, t, first, n, live, s->live);
         weigh(job->kv, t, s, acc_len);
+        if (next)
+            rows.next = next->bytes + l->value_at;
         vq_side_mix(&h->v, page->bytes + l->value_at, &rows, s->scores, t->n_queries, s->part);
     }
 }

@@ -18,7 +18,7 @@ typedef struct vq_store_class {
 typedef struct vq_store {
     vq_store_chunk *chunks;
     unsigned char *at, *end; /* rest of the newest chunk */
-    uint64_t n_mapped;       /* bytes of all chunks */
+    uint64_t n_mapped;       /* bytes of all chunks and of their list */
     vq_store_class *classes; /* [n_classes], the owner's */
     uint32_t n_classes;
 } vq_store;

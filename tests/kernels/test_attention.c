@@ -66,22 +66,22 @@ static void score_cols(const vq_attention_kernels *k, int type, const float *q, 
                        const void *block, uint32_t n, uint32_t d, float *out)
 {
     if (type == 0)
-        k->score_cols_f16(q, q_stride, nq, block, n, d, out);
+        k->score_cols_f16(q, q_stride, nq, block, n, d, out, block);
     else if (type == 1)
-        k->score_cols_bf16(q, q_stride, nq, block, n, d, out);
+        k->score_cols_bf16(q, q_stride, nq, block, n, d, out, block);
     else
-        k->score_cols_f32(q, q_stride, nq, block, n, d, out);
+        k->score_cols_f32(q, q_stride, nq, block, n, d, out, block);
 }
 
 static void mix(const vq_attention_kernels *k, int type, const float *w, uint32_t w_stride, uint32_t nq,
                 const void *rows, uint32_t n, uint32_t d, float *acc)
 {
     if (type == 0)
-        k->mix_f16(w, w_stride, nq, rows, n, d, acc);
+        k->mix_f16(w, w_stride, nq, rows, n, d, acc, rows);
     else if (type == 1)
-        k->mix_bf16(w, w_stride, nq, rows, n, d, acc);
+        k->mix_bf16(w, w_stride, nq, rows, n, d, acc, rows);
     else
-        k->mix_f32(w, w_stride, nq, rows, n, d, acc);
+        k->mix_f32(w, w_stride, nq, rows, n, d, acc, rows);
 }
 
 typedef struct subject {
@@ -256,7 +256,8 @@ static void check_softmax(subject *s)
                     fail_msg("%s softmax: weight %.9g, expected %.9g", s->tier, (double)w[i * VQ_BLOCK_ROWS + j], want);
                 total += want;
             }
-            true_sum[i] = (true_max[i] == -INFINITY || top == -INFINITY ? 0 : true_sum[i] * exp(true_max[i] - top)) + total;
+            true_sum[i] =
+                (true_max[i] == -INFINITY || top == -INFINITY ? 0 : true_sum[i] * exp(true_max[i] - top)) + total;
             true_max[i] = top;
             assert_true(fabs(sum[i] - true_sum[i]) <= 400 * U * true_sum[i]);
             /* alone: the same bits */

@@ -17,6 +17,12 @@ _Static_assert((int)BLOCK == (int)VQ_BLOCK_ROWS && TILE_VECTORS * LANES == BLOCK
 
 typedef enum kind { F16, BF16, F32 } kind;
 
+/* gcc keeps a tile in registers only when its loops are unrolled early. */
+#if defined(__clang__)
+#define UNROLL
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE __mmask16 first_lanes(uint32_t n) { return n >= LANES ? 0xffff : (__mmask16)((1u << n) - 1); }
@@ -38,66 +44,79 @@ INLINE __m512 load_first(kind t, const void *x, __mmask16 m)
     return t == F32 ? _mm512_maskz_loadu_ps(m, x) : widen(t, _mm256_maskz_loadu_epi16(m, x));
 }
 
+/* A tile that reads its rows from memory has the same bytes of what comes next fetched into L2: the processor's own
+ * prefetching stops at the end of a page, and while multiply-adds wait for a row there is no room to run ahead. */
+INLINE void fetch(kind t, const void *next, size_t i, uint32_t n)
+{
+    if (!next)
+        return;
+    const char *p = at(t, next, i);
+    for (uint32_t b = 0; b < n * (t == F32 ? 4 : 2); b += 64)
+        _mm_prefetch(p + b, _MM_HINT_T1);
+}
+
 /* ---- scores ---- */
 
 /* out [nq][64] (nv vectors) += q [nq][n_channels] times k [n_channels][k_stride]. */
 INLINE void score_tile(kind t, const float *q, uint32_t q_stride, uint32_t nq, const void *k, uint32_t k_stride,
-                       uint32_t nv, uint32_t n_channels, float *out, bool first)
+                       uint32_t nv, uint32_t n_channels, float *out, bool first, const void *next)
 {
     __m512 acc[TILE_QUERIES][TILE_VECTORS];
-    for (uint32_t i = 0; i < nq; i++)
-        for (uint32_t v = 0; v < nv; v++)
-            acc[i][v] = first ? _mm512_setzero_ps() : _mm512_loadu_ps(out + (size_t)i * VQ_BLOCK_ROWS + v * LANES);
+    UNROLL for (uint32_t i = 0; i < nq; i++) UNROLL for (uint32_t v = 0; v < nv; v++) acc[i][v] =
+        first ? _mm512_setzero_ps() : _mm512_loadu_ps(out + (size_t)i * VQ_BLOCK_ROWS + v * LANES);
     for (uint32_t c = 0; c < n_channels; c++) {
         __m512 row[TILE_VECTORS];
-        for (uint32_t v = 0; v < nv; v++)
-            row[v] = load(t, at(t, k, (size_t)c * k_stride + v * LANES));
-        for (uint32_t i = 0; i < nq; i++) {
+        fetch(t, next, (size_t)c * k_stride, nv * LANES);
+        UNROLL for (uint32_t v = 0; v < nv; v++) row[v] = load(t, at(t, k, (size_t)c * k_stride + v * LANES));
+        UNROLL for (uint32_t i = 0; i < nq; i++)
+        {
             const __m512 x = _mm512_set1_ps(q[(size_t)i * q_stride + c]);
-            for (uint32_t v = 0; v < nv; v++)
-                acc[i][v] = _mm512_fmadd_ps(x, row[v], acc[i][v]);
+            UNROLL for (uint32_t v = 0; v < nv; v++) acc[i][v] = _mm512_fmadd_ps(x, row[v], acc[i][v]);
         }
     }
-    for (uint32_t i = 0; i < nq; i++)
-        for (uint32_t v = 0; v < nv; v++)
-            _mm512_storeu_ps(out + (size_t)i * VQ_BLOCK_ROWS + v * LANES, acc[i][v]);
+    UNROLL for (uint32_t i = 0; i < nq; i++) UNROLL for (uint32_t v = 0; v < nv; v++)
+        _mm512_storeu_ps(out + (size_t)i * VQ_BLOCK_ROWS + v * LANES, acc[i][v]);
 }
 
 INLINE void score_width(kind t, const float *q, uint32_t q_stride, uint32_t nq, const void *k, uint32_t k_stride,
-                        uint32_t nv, uint32_t n_channels, float *out, bool first)
+                        uint32_t nv, uint32_t n_channels, float *out, bool first, const void *next)
 {
-    for (; nq >= 6; nq -= 6, q += (size_t)6 * q_stride, out += 6 * VQ_BLOCK_ROWS)
-        score_tile(t, q, q_stride, 6, k, k_stride, nv, n_channels, out, first);
+    for (; nq >= 6; nq -= 6, q += (size_t)6 * q_stride, out += 6 * VQ_BLOCK_ROWS) {
+        score_tile(t, q, q_stride, 6, k, k_stride, nv, n_channels, out, first, next);
+        next = NULL;
+    }
     switch (nq) {
-    case 5: score_tile(t, q, q_stride, 5, k, k_stride, nv, n_channels, out, first); break;
-    case 4: score_tile(t, q, q_stride, 4, k, k_stride, nv, n_channels, out, first); break;
-    case 3: score_tile(t, q, q_stride, 3, k, k_stride, nv, n_channels, out, first); break;
-    case 2: score_tile(t, q, q_stride, 2, k, k_stride, nv, n_channels, out, first); break;
-    case 1: score_tile(t, q, q_stride, 1, k, k_stride, nv, n_channels, out, first); break;
+    case 5: score_tile(t, q, q_stride, 5, k, k_stride, nv, n_channels, out, first, next); break;
+    case 4: score_tile(t, q, q_stride, 4, k, k_stride, nv, n_channels, out, first, next); break;
+    case 3: score_tile(t, q, q_stride, 3, k, k_stride, nv, n_channels, out, first, next); break;
+    case 2: score_tile(t, q, q_stride, 2, k, k_stride, nv, n_channels, out, first, next); break;
+    case 1: score_tile(t, q, q_stride, 1, k, k_stride, nv, n_channels, out, first, next); break;
     default: break;
     }
 }
 
 /* n rows, a multiple of 16. */
 INLINE void score_block(kind t, const float *q, uint32_t q_stride, uint32_t nq, const void *k, uint32_t k_stride,
-                        uint32_t n, uint32_t n_channels, float *out, bool first)
+                        uint32_t n, uint32_t n_channels, float *out, bool first, const void *next)
 {
     if (n == BLOCK) {
-        score_width(t, q, q_stride, nq, k, k_stride, 4, n_channels, out, first);
+        score_width(t, q, q_stride, nq, k, k_stride, 4, n_channels, out, first, next);
         return;
     }
     uint32_t j = 0;
     for (; j + 32 <= n; j += 32)
-        score_width(t, q, q_stride, nq, at(t, k, j), k_stride, 2, n_channels, out + j, first);
+        score_width(t, q, q_stride, nq, at(t, k, j), k_stride, 2, n_channels, out + j, first,
+                    next ? at(t, next, j) : NULL);
     if (j < n)
-        score_width(t, q, q_stride, nq, at(t, k, j), k_stride, 1, n_channels, out + j, first);
+        score_width(t, q, q_stride, nq, at(t, k, j), k_stride, 1, n_channels, out + j, first,
+                    next ? at(t, next, j) : NULL);
 }
 
 INLINE void score_cols(kind t, const float *q, uint32_t q_stride, uint32_t nq, const void *k, uint32_t n, uint32_t d,
-                       float *out)
+                       float *out, const void *next)
 {
     if (t == F32 || nq < WIDEN_FROM) {
-        score_block(t, q, q_stride, nq, k, VQ_BLOCK_ROWS, n, d, out, true);
+        score_block(t, q, q_stride, nq, k, VQ_BLOCK_ROWS, n, d, out, true, next);
         return;
     }
     float wide[BLOCK * BLOCK] __attribute__((aligned(64)));
@@ -106,26 +125,26 @@ INLINE void score_cols(kind t, const float *q, uint32_t q_stride, uint32_t nq, c
         for (uint32_t i = 0; i < n_channels; i++)
             for (uint32_t j = 0; j < n; j += LANES)
                 _mm512_store_ps(wide + i * BLOCK + j, load(t, at(t, k, (size_t)(c + i) * VQ_BLOCK_ROWS + j)));
-        score_block(F32, q + c, q_stride, nq, wide, BLOCK, n, n_channels, out, c == 0);
+        score_block(F32, q + c, q_stride, nq, wide, BLOCK, n, n_channels, out, c == 0, NULL);
     }
 }
 
 static void score_cols_f16_avx512(const float *q, uint32_t q_stride, uint32_t nq, const uint16_t *k, uint32_t n,
-                                  uint32_t d, float *out)
+                                  uint32_t d, float *out, const void *next)
 {
-    score_cols(F16, q, q_stride, nq, k, n, d, out);
+    score_cols(F16, q, q_stride, nq, k, n, d, out, next);
 }
 
 static void score_cols_bf16_avx512(const float *q, uint32_t q_stride, uint32_t nq, const uint16_t *k, uint32_t n,
-                                   uint32_t d, float *out)
+                                   uint32_t d, float *out, const void *next)
 {
-    score_cols(BF16, q, q_stride, nq, k, n, d, out);
+    score_cols(BF16, q, q_stride, nq, k, n, d, out, next);
 }
 
 static void score_cols_f32_avx512(const float *q, uint32_t q_stride, uint32_t nq, const float *k, uint32_t n,
-                                  uint32_t d, float *out)
+                                  uint32_t d, float *out, const void *next)
 {
-    score_cols(F32, q, q_stride, nq, k, n, d, out);
+    score_cols(F32, q, q_stride, nq, k, n, d, out, next);
 }
 
 /* x[i] becomes column i. */
@@ -186,7 +205,7 @@ INLINE void score_rows(kind t, const float *q, uint32_t q_stride, uint32_t nq, c
                                 tile + g * VQ_BLOCK_ROWS + j,
                                 _mm512_maskz_loadu_ps(first_lanes(rows - j), to + (size_t)g * out_stride + j));
                 score_block(F32, q + (size_t)i * q_stride + c, q_stride, some, wide, BLOCK, padded, n_channels, tile,
-                            c == 0);
+                            c == 0, NULL);
                 for (uint32_t g = 0; g < some; g++)
                     for (uint32_t j = 0; j < rows; j += LANES)
                         _mm512_mask_storeu_ps(to + (size_t)g * out_stride + j, first_lanes(rows - j),
@@ -218,65 +237,67 @@ static void score_f32_avx512(const float *q, uint32_t q_stride, uint32_t nq, con
 
 /* acc [nq][acc_stride] (nv vectors, the last one cut by m) += w [nq][n] times v [n][v_stride]. */
 INLINE void mix_tile(kind t, const float *w, uint32_t w_stride, uint32_t nq, const void *v, uint32_t v_stride,
-                     uint32_t n, uint32_t nv, __mmask16 m, float *acc, uint32_t acc_stride)
+                     uint32_t n, uint32_t nv, __mmask16 m, float *acc, uint32_t acc_stride, const void *next)
 {
     __m512 sum[TILE_QUERIES][TILE_VECTORS];
-    for (uint32_t i = 0; i < nq; i++)
-        for (uint32_t c = 0; c < nv; c++)
-            sum[i][c] = _mm512_maskz_loadu_ps(c + 1 < nv ? 0xffff : m, acc + (size_t)i * acc_stride + c * LANES);
+    UNROLL for (uint32_t i = 0; i < nq; i++) UNROLL for (uint32_t c = 0; c < nv; c++) sum[i][c] =
+        _mm512_maskz_loadu_ps(c + 1 < nv ? 0xffff : m, acc + (size_t)i * acc_stride + c * LANES);
     for (uint32_t j = 0; j < n; j++) {
         __m512 row[TILE_VECTORS];
-        for (uint32_t c = 0; c + 1 < nv; c++)
-            row[c] = load(t, at(t, v, (size_t)j * v_stride + c * LANES));
+        fetch(t, next, (size_t)j * v_stride, nv * LANES);
+        UNROLL for (uint32_t c = 0; c + 1 < nv; c++) row[c] = load(t, at(t, v, (size_t)j * v_stride + c * LANES));
         row[nv - 1] = load_first(t, at(t, v, (size_t)j * v_stride + (nv - 1) * LANES), m);
-        for (uint32_t i = 0; i < nq; i++) {
+        UNROLL for (uint32_t i = 0; i < nq; i++)
+        {
             const __m512 x = _mm512_set1_ps(w[(size_t)i * w_stride + j]);
-            for (uint32_t c = 0; c < nv; c++)
-                sum[i][c] = _mm512_fmadd_ps(x, row[c], sum[i][c]);
+            UNROLL for (uint32_t c = 0; c < nv; c++) sum[i][c] = _mm512_fmadd_ps(x, row[c], sum[i][c]);
         }
     }
-    for (uint32_t i = 0; i < nq; i++)
-        for (uint32_t c = 0; c < nv; c++)
-            _mm512_mask_storeu_ps(acc + (size_t)i * acc_stride + c * LANES, c + 1 < nv ? 0xffff : m, sum[i][c]);
+    UNROLL for (uint32_t i = 0; i < nq; i++) UNROLL for (uint32_t c = 0; c < nv; c++)
+        _mm512_mask_storeu_ps(acc + (size_t)i * acc_stride + c * LANES, c + 1 < nv ? 0xffff : m, sum[i][c]);
 }
 
 INLINE void mix_width(kind t, const float *w, uint32_t w_stride, uint32_t nq, const void *v, uint32_t v_stride,
-                      uint32_t n, uint32_t nv, __mmask16 m, float *acc, uint32_t acc_stride)
+                      uint32_t n, uint32_t nv, __mmask16 m, float *acc, uint32_t acc_stride, const void *next)
 {
-    for (; nq >= 6; nq -= 6, w += (size_t)6 * w_stride, acc += (size_t)6 * acc_stride)
-        mix_tile(t, w, w_stride, 6, v, v_stride, n, nv, m, acc, acc_stride);
+    for (; nq >= 6; nq -= 6, w += (size_t)6 * w_stride, acc += (size_t)6 * acc_stride) {
+        mix_tile(t, w, w_stride, 6, v, v_stride, n, nv, m, acc, acc_stride, next);
+        next = NULL;
+    }
     switch (nq) {
-    case 5: mix_tile(t, w, w_stride, 5, v, v_stride, n, nv, m, acc, acc_stride); break;
-    case 4: mix_tile(t, w, w_stride, 4, v, v_stride, n, nv, m, acc, acc_stride); break;
-    case 3: mix_tile(t, w, w_stride, 3, v, v_stride, n, nv, m, acc, acc_stride); break;
-    case 2: mix_tile(t, w, w_stride, 2, v, v_stride, n, nv, m, acc, acc_stride); break;
-    case 1: mix_tile(t, w, w_stride, 1, v, v_stride, n, nv, m, acc, acc_stride); break;
+    case 5: mix_tile(t, w, w_stride, 5, v, v_stride, n, nv, m, acc, acc_stride, next); break;
+    case 4: mix_tile(t, w, w_stride, 4, v, v_stride, n, nv, m, acc, acc_stride, next); break;
+    case 3: mix_tile(t, w, w_stride, 3, v, v_stride, n, nv, m, acc, acc_stride, next); break;
+    case 2: mix_tile(t, w, w_stride, 2, v, v_stride, n, nv, m, acc, acc_stride, next); break;
+    case 1: mix_tile(t, w, w_stride, 1, v, v_stride, n, nv, m, acc, acc_stride, next); break;
     default: break;
     }
 }
 
 /* Up to 64 channels. */
 INLINE void mix_block(kind t, const float *w, uint32_t w_stride, uint32_t nq, const void *v, uint32_t v_stride,
-                      uint32_t n, uint32_t channels, float *acc, uint32_t acc_stride)
+                      uint32_t n, uint32_t channels, float *acc, uint32_t acc_stride, const void *next)
 {
     if (channels == BLOCK) {
-        mix_width(t, w, w_stride, nq, v, v_stride, n, 4, 0xffff, acc, acc_stride);
+        mix_width(t, w, w_stride, nq, v, v_stride, n, 4, 0xffff, acc, acc_stride, next);
         return;
     }
     uint32_t c = 0;
     for (; c + 32 <= channels; c += 32)
-        mix_width(t, w, w_stride, nq, at(t, v, c), v_stride, n, 2, 0xffff, acc + c, acc_stride);
+        mix_width(t, w, w_stride, nq, at(t, v, c), v_stride, n, 2, 0xffff, acc + c, acc_stride,
+                  next ? at(t, next, c) : NULL);
     for (; c < channels; c += LANES)
-        mix_width(t, w, w_stride, nq, at(t, v, c), v_stride, n, 1, first_lanes(channels - c), acc + c, acc_stride);
+        mix_width(t, w, w_stride, nq, at(t, v, c), v_stride, n, 1, first_lanes(channels - c), acc + c, acc_stride,
+                  next ? at(t, next, c) : NULL);
 }
 
 INLINE void mix(kind t, const float *w, uint32_t w_stride, uint32_t nq, const void *v, uint32_t n, uint32_t d,
-                float *acc)
+                float *acc, const void *next)
 {
     for (uint32_t c = 0; c < d; c += BLOCK) {
         const uint32_t channels = d - c < BLOCK ? d - c : BLOCK;
         if (t == F32 || nq < WIDEN_FROM) {
-            mix_block(t, w, w_stride, nq, at(t, v, c), d, n, channels, acc + c, d);
+            mix_block(t, w, w_stride, nq, at(t, v, c), d, n, channels, acc + c, d, next ? at(t, next, c) : NULL);
             continue;
         }
         float wide[BLOCK * BLOCK] __attribute__((aligned(64)));
@@ -286,27 +307,27 @@ INLINE void mix(kind t, const float *w, uint32_t w_stride, uint32_t nq, const vo
                 for (uint32_t e = 0; e < channels; e += LANES)
                     _mm512_store_ps(wide + j * BLOCK + e, load_first(t, at(t, v, (size_t)(first + j) * d + c + e),
                                                                      first_lanes(channels - e)));
-            mix_block(F32, w + first, w_stride, nq, wide, BLOCK, rows, channels, acc + c, d);
+            mix_block(F32, w + first, w_stride, nq, wide, BLOCK, rows, channels, acc + c, d, NULL);
         }
     }
 }
 
 static void mix_f16_avx512(const float *w, uint32_t w_stride, uint32_t nq, const uint16_t *v, uint32_t n, uint32_t d,
-                           float *acc)
+                           float *acc, const void *next)
 {
-    mix(F16, w, w_stride, nq, v, n, d, acc);
+    mix(F16, w, w_stride, nq, v, n, d, acc, next);
 }
 
 static void mix_bf16_avx512(const float *w, uint32_t w_stride, uint32_t nq, const uint16_t *v, uint32_t n, uint32_t d,
-                            float *acc)
+                            float *acc, const void *next)
 {
-    mix(BF16, w, w_stride, nq, v, n, d, acc);
+    mix(BF16, w, w_stride, nq, v, n, d, acc, next);
 }
 
 static void mix_f32_avx512(const float *w, uint32_t w_stride, uint32_t nq, const float *v, uint32_t n, uint32_t d,
-                           float *acc)
+                           float *acc, const void *next)
 {
-    mix(F32, w, w_stride, nq, v, n, d, acc);
+    mix(F32, w, w_stride, nq, v, n, d, acc, next);
 }
 
 /* ---- softmax ---- */

@@ -1,5 +1,4 @@
 /* bf16: the upper half of a 32-bit float. */
-#include "base/half.h"
 #include "kv/dense.h"
 
 static void page_bytes(const vq_codec_state *s, vq_page_bytes *out)
@@ -10,21 +9,35 @@ static void page_bytes(const vq_codec_state *s, vq_page_bytes *out)
 static void encode(const vq_codec_state *s, void *page, uint32_t first, uint32_t n, const float *x)
 {
     const vq_dense *dense = vq_dense_of(s);
-    const size_t d = dense->d, row_step = dense->keys ? 1 : d, column_step = dense->keys ? VQ_PAGE_ROWS : 1;
-    uint16_t *to = (uint16_t *)page + first * row_step;
-    for (size_t c = 0; c < d; c++)
-        for (size_t j = 0; j < n; j++)
-            to[j * row_step + c * column_step] = vq_bf16_from_f32(x[j * d + c]);
+    const vq_vec_kernels *vec = &dense->kernels->vec;
+    const size_t d = dense->d;
+    if (!dense->keys) {
+        vec->f32_to_bf16((uint16_t *)page + first * d, x, (uint32_t)(n * d));
+        return;
+    }
+    uint16_t row[VQ_MAX_HEAD_DIM];
+    for (size_t j = 0; j < n; j++) {
+        vec->f32_to_bf16(row, x + j * d, (uint32_t)d);
+        for (size_t c = 0; c < d; c++)
+            ((uint16_t *)page)[c * VQ_PAGE_ROWS + first + j] = row[c];
+    }
 }
 
 static void decode(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x)
 {
     const vq_dense *dense = vq_dense_of(s);
-    const size_t d = dense->d, row_step = dense->keys ? 1 : d, column_step = dense->keys ? VQ_PAGE_ROWS : 1;
-    const uint16_t *from = (const uint16_t *)page + first * row_step;
-    for (size_t j = 0; j < n; j++)
+    const vq_vec_kernels *vec = &dense->kernels->vec;
+    const size_t d = dense->d;
+    if (!dense->keys) {
+        vec->bf16_to_f32(x, (const uint16_t *)page + first * d, (uint32_t)(n * d));
+        return;
+    }
+    uint16_t row[VQ_MAX_HEAD_DIM];
+    for (size_t j = 0; j < n; j++) {
         for (size_t c = 0; c < d; c++)
-            x[j * d + c] = vq_f32_from_bf16(from[j * row_step + c * column_step]);
+            row[c] = ((const uint16_t *)page)[c * VQ_PAGE_ROWS + first + j];
+        vec->bf16_to_f32(x + j * d, row, (uint32_t)d);
+    }
 }
 
 static void score(const vq_codec_state *s, const void *page, const vq_rows *rows, const void *queries,
@@ -32,14 +45,14 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
 {
     const vq_dense *dense = vq_dense_of(s);
     dense->kernels->attention.score_cols_bf16(queries, vq_dense_query_stride(s), n_queries, page, rows->n, dense->d,
-                                              out);
+                                              out, rows->next);
 }
 
 static void mix(const vq_codec_state *s, const void *page, const vq_rows *rows, const float *weights,
                 uint32_t n_queries, float *acc)
 {
     const vq_dense *dense = vq_dense_of(s);
-    dense->kernels->attention.mix_bf16(weights, VQ_PAGE_ROWS, n_queries, page, rows->n, dense->d, acc);
+    dense->kernels->attention.mix_bf16(weights, VQ_PAGE_ROWS, n_queries, page, rows->n, dense->d, acc, rows->next);
 }
 
 const vq_codec vq_codec_bf16 = {

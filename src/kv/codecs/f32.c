@@ -30,15 +30,15 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
                   uint32_t n_queries, float *out)
 {
     const vq_dense *dense = vq_dense_of(s);
-    dense->kernels->attention.score_cols_f32(queries, vq_dense_query_stride(s), n_queries, page, rows->n, dense->d,
-                                             out);
+    dense->kernels->attention.score_cols_f32(queries, vq_dense_query_stride(s), n_queries, page, rows->n, dense->d, out,
+                                             rows->next);
 }
 
 static void mix(const vq_codec_state *s, const void *page, const vq_rows *rows, const float *weights,
                 uint32_t n_queries, float *acc)
 {
     const vq_dense *dense = vq_dense_of(s);
-    dense->kernels->attention.mix_f32(weights, VQ_PAGE_ROWS, n_queries, page, rows->n, dense->d, acc);
+    dense->kernels->attention.mix_f32(weights, VQ_PAGE_ROWS, n_queries, page, rows->n, dense->d, acc, rows->next);
 }
 
 const vq_codec vq_codec_f32 = {
