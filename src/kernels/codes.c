@@ -241,6 +241,8 @@ void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
         .quantise_wide = quantise_wide_c,
     };
 #if defined(__x86_64__)
+    if (cpu & VQ_CPU_AVX2)
+        vq_codes_kernels_init_avx2(k);
     if (cpu & VQ_CPU_AVX512)
         vq_codes_kernels_init_avx512(k);
 #else

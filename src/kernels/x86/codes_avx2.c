@@ -1,0 +1,334 @@
+/* The packed codecs' kernels with AVX2: arithmetic.  Tiles are in codes_tile_avx2.c.  No fused multiply-add: the same
+ * bits as the definitions.  Two registers of eight hold the sixteen parts of a sum. */
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/codes_inner.h"
+#include "kernels/codes_sum.h"
+#include "kernels/x86/codes_avx2.h"
+
+/* Lanes of a vector of eight that a tail of n < 8 has. */
+static inline __m256i tail_mask(uint32_t n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+static inline __m256 load_tail(const float *x, uint32_t n) { return _mm256_maskload_ps(x, tail_mask(n)); }
+
+static inline __m256 load_some(const float *x, uint32_t n) { return n >= 8 ? _mm256_loadu_ps(x) : load_tail(x, n); }
+
+static inline void store_some(float *x, __m256 v, uint32_t n)
+{
+    if (n >= 8)
+        _mm256_storeu_ps(x, v);
+    else
+        _mm256_maskstore_ps(x, tail_mask(n), v);
+}
+
+static void hadamard(float *x, uint32_t n)
+{
+    if (n < 16) {
+        vq_codes_hadamard_c(x, n);
+        return;
+    }
+    const __m256 scale = _mm256_set1_ps(1 / sqrtf((float)n));
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256 v = _mm256_loadu_ps(x + i), w = _mm256_permute_ps(v, 0xb1);
+        v = _mm256_blend_ps(_mm256_add_ps(v, w), _mm256_sub_ps(w, v), 0xaa);
+        w = _mm256_permute_ps(v, 0x4e);
+        v = _mm256_blend_ps(_mm256_add_ps(v, w), _mm256_sub_ps(w, v), 0xcc);
+        w = _mm256_permute2f128_ps(v, v, 1);
+        v = _mm256_blend_ps(_mm256_add_ps(v, w), _mm256_sub_ps(w, v), 0xf0);
+        _mm256_storeu_ps(x + i, v);
+    }
+    for (uint32_t h = 8; h < n; h *= 2)
+        for (uint32_t i = 0; i < n; i += 2 * h)
+            for (uint32_t j = i; j < i + h; j += 8) {
+                const __m256 a = _mm256_loadu_ps(x + j), b = _mm256_loadu_ps(x + j + h);
+                __m256 sum = _mm256_add_ps(a, b), difference = _mm256_sub_ps(a, b);
+                if (2 * h == n) {
+                    sum = _mm256_mul_ps(sum, scale);
+                    difference = _mm256_mul_ps(difference, scale);
+                }
+                _mm256_storeu_ps(x + j, sum);
+                _mm256_storeu_ps(x + j + h, difference);
+            }
+}
+
+static void flip(float *x, const uint8_t *sign_bits, uint32_t n)
+{
+    const __m256i each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256i set = _mm256_and_si256(_mm256_set1_epi32(sign_bits[i / 8]), each);
+        const __m256i sign = _mm256_slli_epi32(_mm256_cmpeq_epi32(set, each), 31);
+        _mm256_storeu_ps(x + i, _mm256_xor_ps(_mm256_loadu_ps(x + i), _mm256_castsi256_ps(sign)));
+    }
+    for (; i < n; i++)
+        if (sign_bits[i / 8] >> (i % 8) & 1)
+            x[i] = -x[i];
+}
+
+static inline float sum_parts(__m256 low, __m256 high)
+{
+    const __m256 a = _mm256_add_ps(low, high);
+    const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+static float sum_squares(const float *x, uint32_t n)
+{
+    __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256 v = load_some(x + i, n - i);
+        sum[i / 8 % 2] = _mm256_add_ps(sum[i / 8 % 2], _mm256_mul_ps(v, v));
+    }
+    return sum_parts(sum[0], sum[1]);
+}
+
+static inline __m128i load_bytes(const uint8_t *x, uint32_t n)
+{
+    uint64_t eight = 0;
+    if (n >= 8)
+        memcpy(&eight, x, 8);
+    else
+        memcpy(&eight, x, n);
+    return _mm_cvtsi64_si128((int64_t)eight);
+}
+
+static inline void store_bytes(uint8_t *x, __m256i v, uint32_t n)
+{
+    /* the low byte of each lane, the lanes of both halves side by side */
+    const __m256i low =
+        _mm256_shuffle_epi8(v, _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8,
+                                                12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+    const __m128i both = _mm_unpacklo_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    const uint64_t eight = (uint64_t)_mm_cvtsi128_si64(both);
+    if (n >= 8)
+        memcpy(x, &eight, 8);
+    else
+        memcpy(x, &eight, n);
+}
+
+static float correlate(const float *x, const uint8_t *codes, const int32_t *v, uint32_t n)
+{
+    __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256i code = _mm256_cvtepu8_epi32(load_bytes(codes + i, n - i));
+        const __m256 level = _mm256_cvtepi32_ps(_mm256_i32gather_epi32(v, code, 4));
+        sum[i / 8 % 2] = _mm256_add_ps(sum[i / 8 % 2], _mm256_mul_ps(load_some(x + i, n - i), level));
+    }
+    return sum_parts(sum[0], sum[1]);
+}
+
+static inline float largest_of(__m256 v)
+{
+    const __m128 a = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 b = _mm_max_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+
+static float largest(const float *x, uint32_t n)
+{
+    const __m256 sign = _mm256_set1_ps(-0.0F);
+    __m256 most = _mm256_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 8)
+        most = _mm256_max_ps(most, _mm256_andnot_ps(sign, load_some(x + i, n - i)));
+    return largest_of(most);
+}
+
+/* Up to 15 bounds are compared one by one, more by a binary search in every lane. */
+static void count(uint8_t *codes, const float *x, float inv, const float *bounds, uint32_t n_bounds, uint32_t n)
+{
+    const __m256 scale = _mm256_set1_ps(inv);
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256 u = _mm256_mul_ps(load_some(x + i, n - i), scale);
+        __m256i at = _mm256_setzero_si256();
+        if (n_bounds < 16) {
+            for (uint32_t b = 0; b < n_bounds; b++)
+                at = _mm256_sub_epi32(
+                    at, _mm256_castps_si256(_mm256_cmp_ps(u, _mm256_broadcast_ss(bounds + b), _CMP_GT_OQ)));
+        } else {
+            for (uint32_t step = (n_bounds + 1) / 2; step > 0; step /= 2) {
+                const __m256i middle = _mm256_add_epi32(at, _mm256_set1_epi32((int32_t)step - 1));
+                const __m256 above = _mm256_cmp_ps(u, _mm256_i32gather_ps(bounds, middle, 4), _CMP_GT_OQ);
+                at = _mm256_add_epi32(at,
+                                      _mm256_and_si256(_mm256_castps_si256(above), _mm256_set1_epi32((int32_t)step)));
+            }
+        }
+        store_bytes(codes + i, at, n - i);
+    }
+}
+
+static inline __m256i load_ints(const int32_t *x, uint32_t n)
+{
+    return n >= 8 ? _mm256_loadu_si256((const __m256i *)(const void *)x) : _mm256_maskload_epi32(x, tail_mask(n));
+}
+
+static void scores(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, uint32_t n)
+{
+    const __m256i c = _mm256_set1_epi32(centre);
+    const __m256 s = _mm256_set1_ps(scale);
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256i d = load_ints(dots + i, n - i);
+        const __m256 f = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_add_epi32(d, d), c));
+        store_some(out + i, _mm256_mul_ps(_mm256_mul_ps(f, s), load_some(norms + i, n - i)), n - i);
+    }
+}
+
+static void add_scaled(float *acc, const int32_t *dots, int32_t sum, float scale, uint32_t n)
+{
+    const __m256i c = _mm256_set1_epi32(sum);
+    const __m256 s = _mm256_set1_ps(scale);
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256i d = load_ints(dots + i, n - i);
+        const __m256 f = _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_add_epi32(d, d), c));
+        store_some(acc + i, _mm256_add_ps(load_some(acc + i, n - i), _mm256_mul_ps(f, s)), n - i);
+    }
+}
+
+static inline float products(__m256 p[8], const float *weights, const float *norms)
+{
+    __m256 most = _mm256_setzero_ps();
+    for (uint32_t i = 0; i < 8; i++) {
+        p[i] = _mm256_mul_ps(_mm256_loadu_ps(weights + 8 * i), _mm256_loadu_ps(norms + 8 * i));
+        most = _mm256_max_ps(p[i], most);
+    }
+    return largest_of(most);
+}
+
+static inline int32_t total_of(__m256i v)
+{
+    const __m128i a = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    const __m128i b = _mm_add_epi32(a, _mm_unpackhi_epi64(a, a));
+    return _mm_cvtsi128_si32(_mm_add_epi32(b, _mm_shuffle_epi32(b, 1)));
+}
+
+static float weigh_narrow(uint8_t *out, int32_t *sum, const float *weights, const float *norms)
+{
+    __m256 p[8];
+    const float most = products(p, weights, norms);
+    if (!(most >= VQ_CODES_SMALLEST)) {
+        memset(out, 0, VQ_CODES_ROWS);
+        *sum = 0;
+        return 0;
+    }
+    const __m256 inv = _mm256_set1_ps(254 / most);
+    __m256 carry[2] = {_mm256_loadu_ps(vq_codes_dither), _mm256_loadu_ps(vq_codes_dither + 8)};
+    __m256i total = _mm256_setzero_si256();
+    for (uint32_t i = 0; i < 8; i++) {
+        const __m256 x = _mm256_add_ps(_mm256_mul_ps(p[i], inv), carry[i % 2]);
+        const __m256i r = _mm256_cvtps_epi32(x);
+        carry[i % 2] = _mm256_sub_ps(x, _mm256_cvtepi32_ps(r));
+        total = _mm256_add_epi32(total, r);
+        store_bytes(out + 8 * i, r, 8);
+    }
+    *sum = total_of(total);
+    return most / 254;
+}
+
+static float weigh_wide(uint8_t *out, int32_t *sum, const float *weights, const float *norms)
+{
+    __m256 p[8];
+    const float most = products(p, weights, norms);
+    if (!(most >= VQ_CODES_SMALLEST)) {
+        memset(out, 0, 2 * VQ_CODES_ROWS);
+        *sum = 0;
+        return 0;
+    }
+    const __m256 inv = _mm256_set1_ps(16383 / most), top = _mm256_set1_ps(16383);
+    __m256i total = _mm256_setzero_si256();
+    for (uint32_t i = 0; i < 8; i++) {
+        const __m256i r = _mm256_cvtps_epi32(_mm256_min_ps(_mm256_mul_ps(p[i], inv), top));
+        total = _mm256_add_epi32(total, r);
+        store_bytes(out + 8 * i, _mm256_srli_epi32(r, 7), 8);
+        store_bytes(out + VQ_CODES_ROWS + 8 * i, _mm256_and_si256(r, _mm256_set1_epi32(127)), 8);
+    }
+    *sum = total_of(total);
+    return most / 16383;
+}
+
+static void f16_to_f32(float *out, const uint16_t *x, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(x + i))));
+    for (; i < n; i++)
+        out[i] = _cvtsh_ss(x[i]);
+}
+
+static inline __m256i round_within(__m256 x, float least, float most)
+{
+    return _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(x, _mm256_set1_ps(least)), _mm256_set1_ps(most)));
+}
+
+static void round_signed(int8_t *out, const float *x, float inv, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256 v = _mm256_mul_ps(load_some(x + i, n - i), _mm256_set1_ps(inv));
+        store_bytes((uint8_t *)out + i, round_within(v, -127, 127), n - i);
+    }
+}
+
+static void round_affine(uint8_t *out, const float *x, const float *zero, const float *inv, uint32_t most, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256 off = _mm256_sub_ps(load_some(x + i, n - i), load_some(zero + i, n - i));
+        store_bytes(out + i, round_within(_mm256_mul_ps(off, load_some(inv + i, n - i)), 0, (float)most), n - i);
+    }
+}
+
+static float quantise_narrow(int8_t *out, int32_t *sum, const float *x, uint32_t n)
+{
+    const float most = largest(x, n);
+    const float inv = most >= VQ_CODES_SMALLEST ? 127 / most : 0;
+    __m256i total = _mm256_setzero_si256();
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256i r = round_within(_mm256_mul_ps(load_some(x + i, n - i), _mm256_set1_ps(inv)), -127, 127);
+        total = _mm256_add_epi32(total, r);
+        store_bytes((uint8_t *)out + i, r, n - i);
+    }
+    *sum = total_of(total);
+    return inv > 0 ? most / 127 : 0;
+}
+
+static float quantise_wide(int8_t *out, size_t stride, int32_t *sum, const float *x, uint32_t n)
+{
+    const float most = largest(x, n);
+    const float inv = most >= VQ_CODES_SMALLEST ? 8191 / most : 0;
+    __m256i total = _mm256_setzero_si256();
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256i r = round_within(_mm256_mul_ps(load_some(x + i, n - i), _mm256_set1_ps(inv)), -8191, 8191);
+        const __m256i high = _mm256_srai_epi32(_mm256_add_epi32(r, _mm256_set1_epi32(64)), 7);
+        total = _mm256_add_epi32(total, r);
+        store_bytes((uint8_t *)out + i, high, n - i);
+        store_bytes((uint8_t *)out + stride + i, _mm256_sub_epi32(r, _mm256_slli_epi32(high, 7)), n - i);
+    }
+    *sum = total_of(total);
+    return inv > 0 ? most / 8191 : 0;
+}
+
+void vq_codes_kernels_init_avx2(vq_codes_kernels *k)
+{
+    k->hadamard = hadamard;
+    k->flip = flip;
+    k->sum_squares = sum_squares;
+    k->largest = largest;
+    k->count = count;
+    k->correlate = correlate;
+    k->unpack_keys = vq_codes_unpack_keys_avx2;
+    k->unpack_values = vq_codes_unpack_values_avx2;
+    k->dots_us = vq_codes_dots_us_avx2;
+    k->dots_su = vq_codes_dots_su_avx2;
+    k->scores = scores;
+    k->add_scaled = add_scaled;
+    k->weigh_narrow = weigh_narrow;
+    k->weigh_wide = weigh_wide;
+    k->f16_to_f32 = f16_to_f32;
+    k->round_signed = round_signed;
+    k->round_affine = round_affine;
+    k->quantise_narrow = quantise_narrow;
+    k->quantise_wide = quantise_wide;
+}
