@@ -20,8 +20,10 @@ static inline vq_status vq_ids_reserve(vq_ids *ids, size_t n, vq_error *err)
         return VQ_OK;
     const size_t room = ids->n + n + ids->room / 2 + 64;
     int32_t *grown = realloc(ids->at, room * sizeof *grown);
-    if (!grown)
-        return vq_fail(err, VQ_ERR_NOMEM, "no memory for %zu token ids", room);
+    if (!grown) {
+        vq_fail(err, VQ_ERR_NOMEM, "no memory for %zu token ids", room);
+        return VQ_ERR_NOMEM;
+    }
     ids->at = grown;
     ids->room = room;
     return VQ_OK;

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
+#include <xxhash.h>
 
 #include "support/files.h"
 #include "veloxquant/tokenizer.h"
@@ -217,6 +218,44 @@ static void long_runs_small_stack(void **state)
     pthread_attr_destroy(&attr);
 }
 
+/* Whole texts, where tools/fetch-models has put them: number and hash of the ids that llama.cpp gives as well. */
+static void whole_texts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t n[2];
+        uint64_t hash[2]; /* of smollm2, gemma3 */
+    } texts[] = {
+        {"texts/alice29.txt", {41933, 44188}, {0xcec79fa31c71f6ec, 0xdf60b719df7ba86e}},
+        {"texts/lcet10.txt", {97553, 98756}, {0x685fd8dc15bbe00b, 0x061b1b8ba6e540a8}},
+        {"texts/plrabn12.txt", {132140, 138413}, {0x5bd27bda69170c44, 0xedcf42821232554a}},
+    };
+    const bool gemma = strcmp(vq_tokenizer_kind(tokenizer), "spm") == 0;
+    char *bytes = malloc(1 << 20);
+    assert_non_null(bytes);
+    int n_found = 0;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        FILE *f = fopen(source_path(texts[i].name), "rb");
+        if (!f)
+            continue;
+        const size_t n_bytes = fread(bytes, 1, 1 << 20, f);
+        fclose(f);
+        int32_t *ids;
+        size_t n;
+        assert_int_equal(vq_tokenize(tokenizer, bytes, n_bytes, VQ_TOKENIZE_CONTROL, &ids, &n, NULL), VQ_OK);
+        const uint64_t hash = XXH3_64bits(ids, n * sizeof *ids);
+        print_message("%s: %zu ids, hash %#llx\n", texts[i].name, n, (unsigned long long)hash);
+        assert_int_equal(n, texts[i].n[gemma]);
+        assert_true(hash == texts[i].hash[gemma]);
+        vq_free(ids);
+        n_found++;
+    }
+    free(bytes);
+    if (n_found == 0)
+        skip();
+}
+
 static void bos(void **state)
 {
     (void)state;
@@ -252,10 +291,16 @@ int main(int argc, char **argv)
     }
     vq_gguf_close(gguf);
     const struct CMUnitTest smollm2_tests[] = {
-        cmocka_unit_test(smollm2_ids),       cmocka_unit_test(invalid_utf8),          cmocka_unit_test(streaming),
-        cmocka_unit_test(unfinished_stream), cmocka_unit_test(long_runs_small_stack), cmocka_unit_test(bos),
+        cmocka_unit_test(smollm2_ids),
+        cmocka_unit_test(invalid_utf8),
+        cmocka_unit_test(streaming),
+        cmocka_unit_test(unfinished_stream),
+        cmocka_unit_test(long_runs_small_stack),
+        cmocka_unit_test(whole_texts),
+        cmocka_unit_test(bos),
     };
-    const struct CMUnitTest gemma3_tests[] = {cmocka_unit_test(gemma3_ids), cmocka_unit_test(bos)};
+    const struct CMUnitTest gemma3_tests[] = {cmocka_unit_test(gemma3_ids), cmocka_unit_test(whole_texts),
+                                              cmocka_unit_test(bos)};
     const int n_failed = gemma ? cmocka_run_group_tests_name("gemma3", gemma3_tests, NULL, NULL)
                                : cmocka_run_group_tests_name("smollm2", smollm2_tests, NULL, NULL);
     vq_tokenizer_close(tokenizer);

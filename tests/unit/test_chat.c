@@ -357,6 +357,37 @@ static void spaces_not_doubled(void **state)
     vq_tokenizer_close(t);
 }
 
+/* A vocabulary with a token for the end of a message and the beginning of what closes it: it is not used there, or the
+ * rest would not be the end of the whole. */
+static void cut_after_messages(void **state)
+{
+    (void)state;
+    enum { SPACE = 3, X, X_SPACE, N_NEW_LINE, BYTES };
+    static const toy_token pieces[] = {
+        {"<unk>", TOY_UNKNOWN, 0}, {"<s>", TOY_CONTROL, 0},
+        {"</s>", TOY_CONTROL, 0},  {"\xE2\x96\x81", TOY_NORMAL, 0},
+        {"x", TOY_NORMAL, 0},      {"x\xE2\x96\x81", TOY_NORMAL, 9},
+        {"n\n", TOY_USER, 0},
+    };
+    toy_vocab v = toy_vocab_init("llama", NULL);
+    v.tokens = pieces;
+    v.n_tokens = BYTES;
+    v.bytes = true;
+    vq_tokenizer *t = toy_vocab_open(&v);
+    char text[MOST_TEXT];
+    const vq_chat_message three[] = {message(VQ_CHAT_SYSTEM, "n"), message(VQ_CHAT_USER, "x"),
+                                     message(VQ_CHAT_ASSISTANT, "x")};
+    render("llama-2", t, three, 3, text); /* "x" before " [/INST]" and " </s>", "n" before "\n<</SYS>>" */
+    render("mistral-v1", t, three, 3, text);
+    int32_t *ids;
+    size_t n;
+    assert_int_equal(vq_chat_render(named("llama-2"), t, three, 3, 0, &ids, &n, NULL), VQ_OK);
+    for (size_t i = 0; i < n; i++)
+        assert_true(ids[i] != X_SPACE && ids[i] != N_NEW_LINE);
+    vq_free(ids);
+    vq_tokenizer_close(t);
+}
+
 int main(void)
 {
     toy_vocab v = toy_vocab_init("gpt2", "smollm");
@@ -369,9 +400,10 @@ int main(void)
     with_bos = toy_vocab_open(&v);
     v.add_bos = 0;
     without_bos = toy_vocab_open(&v);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_family), cmocka_unit_test(content_is_plain),
-                                       cmocka_unit_test(thoughts),     cmocka_unit_test(refusals),
-                                       cmocka_unit_test(detection),    cmocka_unit_test(spaces_not_doubled)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_family),      cmocka_unit_test(content_is_plain),
+                                       cmocka_unit_test(thoughts),          cmocka_unit_test(refusals),
+                                       cmocka_unit_test(detection),         cmocka_unit_test(spaces_not_doubled),
+                                       cmocka_unit_test(cut_after_messages)};
     const int n_failed = cmocka_run_group_tests_name("chat", tests, NULL, NULL);
     vq_tokenizer_close(with_bos);
     vq_tokenizer_close(without_bos);

@@ -361,6 +361,23 @@ static void space_without_token(void **state)
     vq_tokenizer_close(t);
 }
 
+/* Special tokens that are half a character: text is not cut within its characters. */
+static void half_characters(void **state)
+{
+    (void)state;
+    static const toy_token tokens[] = {{"\xC3", TOY_USER, 0}, {"x\xC3", TOY_CONTROL, 0}, {"\xA9", TOY_USER, 0}};
+    for (int spm = 0; spm < 2; spm++) {
+        toy_vocab v = toy_vocab_init(spm ? "llama" : "gpt2", "gpt-2");
+        v.tokens = tokens;
+        v.n_tokens = 3;
+        v.bytes = true;
+        v.add_space_prefix = 0;
+        vq_tokenizer *t = toy_vocab_open(&v);
+        CHECK(t, "x\xC3\xA9", VQ_TOKENIZE_CONTROL, 3 + 'x', 3 + 0xC3, 3 + 0xA9);
+        vq_tokenizer_close(t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -372,6 +389,7 @@ int main(void)
         cmocka_unit_test(cuts_words),
         cmocka_unit_test(sentencepiece),
         cmocka_unit_test(space_without_token),
+        cmocka_unit_test(half_characters),
     };
     return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);
 }
