@@ -4,28 +4,32 @@
 
 #include "model/model.h"
 
-/* Where the f16 scales of a block lie. */
+/* Where the f16 scales of a block lie; the two are the same where there is one. */
 typedef struct scale_places {
     vq_type type;
-    uint32_t n, at[2];
+    uint32_t at[2];
 } scale_places;
 
 static const scale_places block_scales[] = {
-    {VQ_TYPE_Q4_0, 1, {0}},    {VQ_TYPE_Q4_1, 2, {0, 2}},   {VQ_TYPE_Q5_0, 1, {0}},   {VQ_TYPE_Q5_1, 2, {0, 2}},
-    {VQ_TYPE_Q8_0, 1, {0}},    {VQ_TYPE_Q2_K, 2, {80, 82}}, {VQ_TYPE_Q3_K, 1, {108}}, {VQ_TYPE_Q4_K, 2, {0, 2}},
-    {VQ_TYPE_Q5_K, 2, {0, 2}}, {VQ_TYPE_Q6_K, 1, {208}},    {VQ_TYPE_IQ4_NL, 1, {0}},
+    {VQ_TYPE_Q4_0, {0, 0}}, {VQ_TYPE_Q4_1, {0, 2}},     {VQ_TYPE_Q5_0, {0, 0}},     {VQ_TYPE_Q5_1, {0, 2}},
+    {VQ_TYPE_Q8_0, {0, 0}}, {VQ_TYPE_Q2_K, {80, 82}},   {VQ_TYPE_Q3_K, {108, 108}}, {VQ_TYPE_Q4_K, {0, 2}},
+    {VQ_TYPE_Q5_K, {0, 2}}, {VQ_TYPE_Q6_K, {208, 208}}, {VQ_TYPE_IQ4_NL, {0, 0}},
 };
 
-/* All-ones exponents among n numbers, `step` bytes apart.  Without a branch in the loop: nearly always there is none.
- */
-static bool any_all_ones_u16(const uint8_t *p, uint64_t n, size_t step, uint16_t mask)
+static unsigned all_ones_u16(const uint8_t *p, uint16_t mask)
+{
+    uint16_t bits;
+    memcpy(&bits, p, sizeof bits);
+    return (bits & mask) == mask;
+}
+
+/* All-ones exponents among n pairs of numbers, `step` bytes apart.  Without a branch in the loop: nearly always there
+ * is none. */
+static bool any_all_ones_u16(const uint8_t *p, const uint8_t *q, uint64_t n, size_t step, uint16_t mask)
 {
     unsigned found = 0;
-    for (uint64_t i = 0; i < n; i++, p += step) {
-        uint16_t bits;
-        memcpy(&bits, p, sizeof bits);
-        found |= (bits & mask) == mask;
-    }
+    for (uint64_t i = 0; i < n; i++, p += step, q += step)
+        found |= all_ones_u16(p, mask) | all_ones_u16(q, mask);
     return found;
 }
 
@@ -47,15 +51,15 @@ static bool is_finite(const vq_tensor *t)
     if (t->type == VQ_TYPE_F32)
         return !any_all_ones_f32(data, t->n_bytes / 4);
     if (t->type == VQ_TYPE_F16)
-        return !any_all_ones_u16(data, t->n_bytes / 2, 2, f16_mask);
+        return !any_all_ones_u16(data, data, t->n_bytes / 2, 2, f16_mask);
     if (t->type == VQ_TYPE_BF16)
-        return !any_all_ones_u16(data, t->n_bytes / 2, 2, bf16_mask);
-    for (size_t i = 0; i < sizeof block_scales / sizeof *block_scales; i++)
-        for (uint32_t j = 0; block_scales[i].type == t->type && j < block_scales[i].n; j++) {
-            const size_t step = vq_type_block_bytes(t->type);
-            if (any_all_ones_u16(data + block_scales[i].at[j], t->n_bytes / step, step, f16_mask))
-                return false;
-        }
+        return !any_all_ones_u16(data, data, t->n_bytes / 2, 2, bf16_mask);
+    const size_t step = vq_type_block_bytes(t->type);
+    for (size_t i = 0; i < sizeof block_scales / sizeof *block_scales; i++) {
+        const scale_places *s = &block_scales[i];
+        if (s->type == t->type)
+            return !any_all_ones_u16(data + s->at[0], data + s->at[1], t->n_bytes / step, step, f16_mask);
+    }
     return true;
 }
 
