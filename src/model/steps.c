@@ -82,6 +82,8 @@ void vq_step_rope(vq_forward *f, float *x, vq_rope_kind rope, uint32_t n_heads)
 /* Matrices of f32, f16 and bf16 are multiplied in f32 anyway, so their input stays exact. */
 static void products(vq_forward *f, const float *x, const vq_matmul_job *jobs, uint32_t n_jobs)
 {
+    if (f->n == 0)
+        return;
     bool exact = true;
     for (uint32_t i = 0; i < n_jobs; i++)
         exact = exact && vq_matmul_prefers_exact(jobs[i].w->type);
@@ -118,14 +120,13 @@ vq_status vq_step_attend(vq_forward *f, vq_error *err)
 {
     const vq_hparams *hp = &f->model->hp;
     VQ_TRY(vq_kv_append(f->kv, f->layer, f->pos, f->k, f->v, f->n, err));
-    VQ_TRY(vq_kv_attend(f->kv, f->layer, f->q, f->n, f->o, err));
-    if (f->layer + 1 == hp->n_layers && f->n_skip > 0) {
+    const float *q = f->q;
+    if (f->layer + 1 == hp->n_layers) {
         f->n -= f->n_skip;
         f->x += (size_t)f->n_skip * hp->n_embd;
-        const size_t row = (size_t)hp->n_heads * hp->d_v;
-        memmove(f->o, f->o + f->n_skip * row, f->n * row * sizeof *f->o);
+        q += (size_t)f->n_skip * hp->n_heads * hp->d_k;
     }
-    return VQ_OK;
+    return f->n == 0 ? VQ_OK : vq_kv_attend(f->kv, f->layer, q, f->n, f->o, err);
 }
 
 static void add_rows(const row_work *w, uint32_t first, uint32_t n)

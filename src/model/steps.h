@@ -52,7 +52,7 @@ void vq_step_qkv(vq_forward *f, const float *x, const vq_layer *layer);
 /* f->gate, f->up likewise */
 void vq_step_gate_up(vq_forward *f, const float *x, const vq_layer *layer);
 /* f->o = attention of f->q after f->k and f->v were appended.  In the last layer the rows whose logits nobody wants end
- * here: n shrinks, and x and o move on to the first row that is wanted. */
+ * here: n shrinks (to 0, perhaps), x moves on to the first row that is wanted, and o begins with it. */
 vq_status vq_step_attend(vq_forward *f, vq_error *err);
 /* f->x += y [n][n_embd] */
 void vq_step_add(vq_forward *f, const float *y);

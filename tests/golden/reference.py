@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """reference.py MODEL.gguf IDS.txt OUT.golden: logits by an independent program.
 
-Runs a GGUF model of the families llama, qwen2, qwen3 and gemma3 over the token ids of IDS.txt (white space between
-them) in float64, with naive attention over all positions, and writes what tests/golden/test_golden.c compares with.
+Runs a GGUF model of the families llama, qwen2, qwen3 and gemma3 over the first 64 token ids of IDS.txt (white space
+between them) in float64, with naive attention over all positions, and writes what tests/golden/test_golden.c compares with.
 Needs NumPy only; shares no line with the library.  `make-golden` beside it regenerates all files.
 
 OUT, little-endian: "VQGOLD1\\n"; u32 positions n, top t, fixed f; i32 ids [n]; i32 fixed_ids [f]; then for each position
@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-N_TOP, N_FIXED = 32, 64
+N_POSITIONS, N_TOP, N_FIXED = 64, 32, 64
 F = np.float64
 
 
@@ -275,7 +275,7 @@ def main():
     model, ids_path, out_path = sys.argv[1:]
     g = Gguf(model)
     with open(ids_path) as f:
-        ids = [int(word) for word in f.read().split()]
+        ids = [int(word) for word in f.read().split()[:N_POSITIONS]]
     logits = logits_of(g, ids)
     assert np.isfinite(logits).all()
     n_vocab = logits.shape[1]
