@@ -386,6 +386,7 @@ static vq_status replace(reader *r, vq_kv *kv, const vq_kv_layer *layers)
     }
     if (status == VQ_OK) {
         vq_store_release(&kv->store);
+        memcpy(kv->store.classes, classes, fresh.n_classes * sizeof *classes);
         fresh.classes = kv->store.classes;
         kv->store = fresh;
         kv->pending = VQ_NO_LAYER;

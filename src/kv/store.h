@@ -11,13 +11,13 @@
 typedef struct vq_store_chunk vq_store_chunk;
 
 typedef struct vq_store_class {
-    size_t n_bytes; /* of a page; a multiple of 64 */
-    void *free;     /* each free page begins with the address of the next */
+    size_t n_bytes;          /* of a page; a multiple of 64 */
+    void *free;              /* each free page begins with the address of the next */
+    unsigned char *at, *end; /* rest of the newest chunk */
 } vq_store_class;
 
 typedef struct vq_store {
     vq_store_chunk *chunks;
-    unsigned char *at, *end; /* rest of the newest chunk */
     uint64_t n_mapped;       /* bytes of all chunks and of their list */
     vq_store_class *classes; /* [n_classes], the owner's */
     uint32_t n_classes;
