@@ -143,9 +143,9 @@ static bool on_token(void *arg, size_t done, size_t all, double nll)
 {
     struct job *j = arg;
     (void)all;
-    char remark[48];
+    char remark[64];
     vq_moments_add(&j->seen, nll);
-    snprintf(remark, sizeof remark, "ppl so far %.4f", exp(j->seen.mean));
+    snprintf(remark, sizeof remark, "ppl%s so far %.4f", j->reference ? " of the reference" : "", exp(j->seen.mean));
     const size_t skip = j->skip < 1 ? 1 : j->skip, scored = j->before + done, each = j->args->window - skip;
     cli_progress_step(&j->progress, scored + (scored + each - 1) / each * skip, j->n_windows * j->args->window, remark);
     return !cli_interrupted();
@@ -158,13 +158,14 @@ static int run(struct job *j)
     cli_progress_start(&j->progress, "tokens");
     for (size_t i = 0; i < j->args->files.n; i++) {
         const vq_windows w = windows_of(j, i);
-        const vq_status status = j->reference
-                                     ? vq_eval_compare(j->reference, &j->engine.session, 1, &w, on_token, j, &j->sum, &err)
-                                     : vq_eval_perplexity(j->engine.session, &w, on_token, j, &j->sum.nll, &err);
+        const vq_status status =
+            j->reference ? vq_eval_compare(j->reference, &j->engine.session, 1, &w, on_token, j, &j->sum, &err)
+                         : vq_eval_perplexity(j->engine.session, &w, on_token, j, &j->sum.nll, &err);
         if (status == VQ_ERR_CANCELLED) {
             cli_progress_end(&j->progress);
-            cli_say("stopped after %zu of %zu tokens: ppl so far %.4f +- %.4f", (size_t)j->seen.n, j->n_scored,
-                    exp(j->seen.mean), exp(j->seen.mean) * vq_moments_error(&j->seen));
+            cli_say("stopped after %zu of %zu tokens: ppl%s so far %.4f +- %.4f", (size_t)j->seen.n, j->n_scored,
+                    j->reference ? " of the reference" : "", exp(j->seen.mean),
+                    exp(j->seen.mean) * vq_moments_error(&j->seen));
             return CLI_INTERRUPTED;
         }
         if (status != VQ_OK) {
