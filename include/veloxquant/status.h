@@ -5,7 +5,8 @@
 #ifndef VELOXQUANT_STATUS_H
 #define VELOXQUANT_STATUS_H
 
-#if defined(VQ_SHARED_BUILD)
+/* What the shared library exports; everything else in it is hidden. */
+#if defined(__GNUC__)
 #define VQ_API __attribute__((visibility("default")))
 #else
 #define VQ_API
