@@ -256,13 +256,6 @@ static void tile_f32(const vq_tile *tile)
     }
 }
 
-/* Brings the next tile's part that lies where this block lies in its own. */
-VQ_INLINE void fetch(const uint8_t *p, size_t n_bytes)
-{
-    for (size_t i = 0; i < n_bytes; i += 64)
-        _mm_prefetch((const char *)p + i, _MM_HINT_T0);
-}
-
 /* All rows of a part times one token, types with blocks of 32. */
 VQ_INLINE void one_token(const vq_matmul_part *part, block_fn block, size_t block_bytes, shape s)
 {
@@ -271,15 +264,15 @@ VQ_INLINE void one_token(const vq_matmul_part *part, block_fn block, size_t bloc
     const __m256i offsets = row_offsets(stride);
     for (uint32_t row = part->row; row < part->row_end; row += LANES) {
         const uint32_t at = vq_tile_row(part, row, LANES);
-        const uint8_t *p = (const uint8_t *)part->w->data + at * stride, *a = group, *next = p + 2 * LANES * stride;
+        const uint8_t *p = (const uint8_t *)part->w->data + at * stride, *a = group;
+        stream next = next_tile(p, stride, 0);
         __m256 acc = _mm256_setzero_ps();
         for (uint32_t b = 0; b < part->act->n_blocks; b++) {
             record r;
-            fetch(next, LANES * block_bytes);
+            fetch(&next, LANES * block_bytes);
             block(&r, p, stride, offsets);
             multiply_record(&acc, r.q, &r.d, &r.m, a, 1, s);
             p += block_bytes;
-            next += LANES * block_bytes;
             a += TOKEN_BYTES;
         }
         _mm256_maskstore_ps(part->out + at, own_lanes(row - at), acc);

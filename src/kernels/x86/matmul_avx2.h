@@ -52,6 +52,29 @@ VQ_INLINE __m256 low_halves(__m256i x)
 
 VQ_INLINE __m256 high_halves(__m256i x) { return low_halves(_mm256_srli_epi32(x, 16)); }
 
+/* A tile's rows are read side by side, in an order that no processor foresees.  The next tile lies right behind: where
+ * a tile has been read up to n bytes of each row, that one is fetched up to n bytes of it for each row.  What lies
+ * further on is brought to L2 before that: L1 alone has too few lines under way to keep the memory busy (measured: 5 to
+ * 17 %). */
+typedef struct stream {
+    const char *at;
+} stream;
+
+VQ_INLINE stream next_tile(const uint8_t *rows, size_t stride, size_t n_bytes)
+{
+    return (stream){(const char *)rows + LANES * (stride + n_bytes)};
+}
+
+VQ_INLINE void fetch(stream *next, size_t n_bytes)
+{
+    enum { FAR = 24 * 1024 };
+    for (size_t i = 0; i < n_bytes; i += 64) {
+        _mm_prefetch(next->at + i, _MM_HINT_T0);
+        _mm_prefetch(next->at + i + FAR, _MM_HINT_T1);
+    }
+    next->at += n_bytes;
+}
+
 /* A record in registers, of the types that have one scale and 32 values to a block. */
 typedef struct record {
     __m256i q[8];

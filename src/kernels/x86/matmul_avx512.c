@@ -192,13 +192,6 @@ static void tile_floats(const vq_tile *tile)
     }
 }
 
-/* Brings the next tile's part that lies where this block lies in its own. */
-VQ_INLINE void fetch(const uint8_t *p, size_t n_bytes)
-{
-    for (size_t i = 0; i < n_bytes; i += 64)
-        _mm_prefetch((const char *)p + i, _MM_HINT_T0);
-}
-
 /* One record times one token. */
 VQ_INLINE __m512 multiply_one(__m512 acc, const record *r, const uint8_t *a, bool minima, int shift)
 {
@@ -225,15 +218,14 @@ VQ_INLINE void one_token(const vq_matmul_part *part, block_fn block, size_t bloc
     const __m512i offsets = row_offsets(stride);
     for (uint32_t row = part->row; row < part->row_end; row += LANES) {
         const uint8_t *p = (const uint8_t *)part->w->data + vq_tile_row(part, row, LANES) * stride, *a = group;
-        const uint8_t *next = p + LANES * stride;
+        stream next = next_tile(p, stride, 0);
         __m512 acc = _mm512_setzero_ps();
         for (uint32_t b = 0; b < part->act->n_blocks; b++) {
             record r;
-            fetch(next, LANES * block_bytes);
+            fetch(&next, LANES * block_bytes);
             block(&r, p, stride, offsets);
             acc = multiply_one(acc, &r, a, minima, shift);
             p += block_bytes;
-            next += LANES * block_bytes;
             a += TOKEN_BYTES;
         }
         const uint32_t at = vq_tile_row(part, row, LANES);

@@ -17,9 +17,11 @@ VQ_INLINE void unpack_blocks(uint8_t *out, const uint8_t *rows, size_t stride, u
                              size_t block_bytes, bool minima)
 {
     const __m256i offsets = row_offsets(stride);
+    stream next = next_tile(rows, stride, b * block_bytes);
     rows += b * block_bytes;
     for (uint32_t i = 0; i < n; i++, rows += block_bytes, out += minima ? PAIR : ONE) {
         record r;
+        fetch(&next, LANES * block_bytes);
         block(&r, rows, stride, offsets);
         for (int k = 0; k < 8; k++)
             store(out, k, r.q[k]);
@@ -82,10 +84,12 @@ static void unpack_q2_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32
     const __m256i offsets = row_offsets(stride);
     const size_t bytes = BOTH;
     const uint8_t *p = rows + (size_t)(b / 8) * 84;
+    stream next = next_tile(rows, stride, (size_t)(b / 8) * 84);
     for (uint32_t at = 0; at < n; at += 8, p += 84, out += 8 * bytes) {
         for (int half = 0; half < 2; half++) {
             for (int c = 0; c < 2; c++) {
                 __m256i q[4];
+                fetch(&next, LANES * 84 / 4);
                 load_8x16(q, p + 16 + 32 * half + 16 * c, stride);
                 for (int j = 0; j < 4; j++)
                     for (int k = 0; k < 4; k++)
@@ -110,12 +114,15 @@ static void unpack_q3_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32
     const __m256i offsets = row_offsets(stride), bit2 = _mm256_set1_epi8(4);
     const size_t bytes = PAIR;
     const uint8_t *p = rows + (size_t)(b / 8) * 110;
+    stream next = next_tile(rows, stride, (size_t)(b / 8) * 110);
     for (uint32_t at = 0; at < n; at += 8, p += 110, out += 8 * bytes) {
         for (int c = 0; c < 2; c++) {
             __m256i high[4];
+            fetch(&next, LANES * 110 / 6);
             load_8x16(high, p + 16 * c, stride);
             for (int half = 0; half < 2; half++) {
                 __m256i q[4];
+                fetch(&next, LANES * 110 / 6);
                 load_8x16(q, p + 32 + 32 * half + 16 * c, stride);
                 for (int j = 0; j < 4; j++) {
                     for (int k = 0; k < 4; k++) {
@@ -165,10 +172,12 @@ static void unpack_q4_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32
     const __m256i offsets = row_offsets(stride);
     const size_t bytes = PAIR;
     const uint8_t *p = rows + (size_t)(b / 8) * 144;
+    stream next = next_tile(rows, stride, (size_t)(b / 8) * 144);
     for (uint32_t at = 0; at < n; at += 8, p += 144, out += 8 * bytes) {
         for (int pair = 0; pair < 4; pair++) {
             for (int c = 0; c < 2; c++) {
                 __m256i q[4];
+                fetch(&next, LANES * 144 / 8);
                 load_8x16(q, p + 16 + 32 * pair + 16 * c, stride);
                 for (int k = 0; k < 4; k++) {
                     store(out + (size_t)(2 * pair) * bytes, 4 * c + k, bits_of(q[k], 0, 15));
@@ -185,12 +194,15 @@ static void unpack_q5_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32
     const __m256i offsets = row_offsets(stride), bit4 = _mm256_set1_epi8(16);
     const size_t bytes = PAIR;
     const uint8_t *p = rows + (size_t)(b / 8) * 176;
+    stream next = next_tile(rows, stride, (size_t)(b / 8) * 176);
     for (uint32_t at = 0; at < n; at += 8, p += 176, out += 8 * bytes) {
         for (int c = 0; c < 2; c++) {
             __m256i high[4];
+            fetch(&next, LANES * 176 / 10);
             load_8x16(high, p + 16 + 16 * c, stride);
             for (int pair = 0; pair < 4; pair++) {
                 __m256i q[4];
+                fetch(&next, LANES * 176 / 10);
                 load_8x16(q, p + 48 + 32 * pair + 16 * c, stride);
                 for (int j = 0; j < 2; j++) {
                     for (int k = 0; k < 4; k++) {
@@ -210,12 +222,16 @@ static void unpack_q6_k(uint8_t *out, const uint8_t *rows, size_t stride, uint32
     const __m256i offsets = row_offsets(stride);
     const size_t bytes = PAIR;
     const uint8_t *p = rows + (size_t)(b / 8) * 210;
+    stream next = next_tile(rows, stride, (size_t)(b / 8) * 210);
     for (uint32_t at = 0; at < n; at += 8, p += 210, out += 8 * bytes) {
         for (int half = 0; half < 2; half++) {
             for (int c = 0; c < 2; c++) {
                 __m256i low[2][4], high[4];
+                fetch(&next, LANES * 210 / 12);
                 load_8x16(low[0], p + 64 * half + 16 * c, stride);
+                fetch(&next, LANES * 210 / 12);
                 load_8x16(low[1], p + 64 * half + 32 + 16 * c, stride);
+                fetch(&next, LANES * 210 / 12);
                 load_8x16(high, p + 128 + 32 * half + 16 * c, stride);
                 for (int j = 0; j < 4; j++)
                     for (int k = 0; k < 4; k++)
