@@ -167,14 +167,6 @@ static void run_exact(const attend_job *job, const tile *t, uint32_t head, const
     }
 }
 
-/* Pages of a head lie wherever the pool had room, so the processor does not see the next one coming; without this the
- * time of 2-bit codes doubles once the cache is larger than the second-level one. */
-static void fetch_page(const vq_kv_page *page, size_t n_bytes)
-{
-    for (size_t i = 0; i < n_bytes; i += 64)
-        __builtin_prefetch(page->bytes + i);
-}
-
 static void run_pages(const attend_job *job, const tile *t, uint32_t head, const segment *seg, const void *prepared,
                       vq_kv_scratch *s)
 {
@@ -187,8 +179,6 @@ static void run_pages(const attend_job *job, const tile *t, uint32_t head, const
         if (first + n <= t->first_row)
             continue;
         const vq_kv_page *page = vq_kv_page_at(l, h, (first - l->sinks) / VQ_PAGE_ROWS);
-        if (first + n < seg->end)
-            fetch_page(vq_kv_page_at(l, h, (first - l->sinks) / VQ_PAGE_ROWS + 1), l->page_bytes);
         for (uint32_t i = 0; i < n; i++)
             pos[i] = l->first_pos + first + i;
         const vq_kv_page *next = (first - l->sinks) / VQ_PAGE_ROWS + 1 < vq_kv_end_page(l, l->coded_end)
