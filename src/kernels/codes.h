@@ -56,12 +56,13 @@ typedef struct vq_codes_kernels {
     void (*pack_keys)(uint8_t *packed, const uint8_t *codes, size_t row_stride, uint32_t bits, uint32_t n_groups);
     void (*pack_values)(uint8_t *packed, const uint8_t *codes, size_t row_stride, uint32_t bits, uint32_t n_groups);
     /* n_granules (1 or 2) granules of n_groups groups, one after the other -> a tile; table [256], or NULL for 8-bit
-     * codes that stay what they are */
+     * codes that stay what they are.  What will be read next lies `ahead` bytes after what is read now, for tiers that
+     * fetch it meanwhile; 0: not known. */
     void (*unpack_keys)(uint8_t *tile, const uint8_t *packed, uint32_t bits, const uint8_t *table, uint32_t n_groups,
-                        uint32_t n_granules);
+                        uint32_t n_granules, ptrdiff_t ahead);
     /* n_lanes = vq_codes_lanes(8 * n_groups); lanes past the groups hold anything */
     void (*unpack_values)(int8_t *tile, const uint8_t *packed, uint32_t bits, const int8_t *table, uint32_t n_groups,
-                          uint32_t n_granules);
+                          uint32_t n_granules, ptrdiff_t ahead);
 
     /* out[i][lane] = sum over quads and the 4 bytes of each: tile[quad][lane][..] * b[i][4 quad + ..], exactly.
      * n_lanes is a multiple of 16; quads of the tile are tile_stride bytes apart; b rows b_stride bytes; out rows

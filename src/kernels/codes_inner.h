@@ -9,9 +9,9 @@ void vq_codes_count_c(uint8_t *codes, const float *x, float inv, const float *bo
 void vq_codes_pack_keys_c(uint8_t *packed, const uint8_t *codes, size_t row_stride, uint32_t bits, uint32_t n_groups);
 void vq_codes_pack_values_c(uint8_t *packed, const uint8_t *codes, size_t row_stride, uint32_t bits, uint32_t n_groups);
 void vq_codes_unpack_keys_c(uint8_t *tile, const uint8_t *packed, uint32_t bits, const uint8_t *table,
-                            uint32_t n_groups, uint32_t n_granules);
+                            uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead);
 void vq_codes_unpack_values_c(int8_t *tile, const uint8_t *packed, uint32_t bits, const int8_t *table,
-                              uint32_t n_groups, uint32_t n_granules);
+                              uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead);
 
 void vq_codes_kernels_init_avx2(vq_codes_kernels *k);
 void vq_codes_kernels_init_avx512(vq_codes_kernels *k);

@@ -84,8 +84,9 @@ void vq_codes_pack_values_c(uint8_t *packed, const uint8_t *codes, size_t row_st
 }
 
 void vq_codes_unpack_keys_c(uint8_t *tile, const uint8_t *packed, uint32_t bits, const uint8_t *table,
-                            uint32_t n_groups, uint32_t n_granules)
+                            uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead)
 {
+    (void)ahead;
     uint8_t reg[256];
     for (uint32_t r = 0; r < n_granules; r++)
         for (uint32_t g = 0; g < n_groups; g++, packed += vq_codes_group_bytes(bits)) {
@@ -96,8 +97,9 @@ void vq_codes_unpack_keys_c(uint8_t *tile, const uint8_t *packed, uint32_t bits,
 }
 
 void vq_codes_unpack_values_c(int8_t *tile, const uint8_t *packed, uint32_t bits, const int8_t *table,
-                              uint32_t n_groups, uint32_t n_granules)
+                              uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead)
 {
+    (void)ahead;
     const size_t n_lanes = vq_codes_lanes(VQ_CODES_GROUP * n_groups);
     uint8_t reg[256];
     for (uint32_t r = 0; r < n_granules; r++)

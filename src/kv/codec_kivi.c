@@ -194,9 +194,10 @@ void vq_codec_kivi_decode(const vq_codec_state *s, const void *page, uint32_t fi
     for (uint32_t i = 0; i < 256; i++)
         identity[i] = (uint8_t)i;
     if (c->keys)
-        c->k->unpack_keys(tile, page, c->bits, identity, c->n_groups, granules(first + n));
+        c->k->unpack_keys(tile, page, c->bits, identity, c->n_groups, granules(first + n), 0);
     else
-        c->k->unpack_values((int8_t *)tile, page, c->bits, (const int8_t *)identity, c->n_groups, granules(first + n));
+        c->k->unpack_values((int8_t *)tile, page, c->bits, (const int8_t *)identity, c->n_groups, granules(first + n),
+                            0);
     for (size_t row = first; row < first + n; row++, x += d) {
         const uint16_t *scales = scales_of(c, page, (uint32_t)row / VQ_GRANULE);
         for (uint32_t j = 0; j < d; j++) {
@@ -282,6 +283,11 @@ static void score_granule(const struct kivi_state *c, const uint8_t *tile, const
     }
 }
 
+static ptrdiff_t ahead(const void *page, const void *next)
+{
+    return next ? (ptrdiff_t)((uintptr_t)next - (uintptr_t)page) : 0;
+}
+
 void vq_codec_kivi_score(const vq_codec_state *s, const void *page, const vq_rows *rows, const void *queries,
                          uint32_t n_queries, float *out)
 {
@@ -289,7 +295,7 @@ void vq_codec_kivi_score(const vq_codec_state *s, const void *page, const vq_row
     const uint32_t n_granules = granules(rows->n);
     uint8_t tile[MAX_TILE];
     const uint8_t *table = c->bits == 8 ? NULL : vq_levels_uniform[c->bits - 1].key[1];
-    c->k->unpack_keys(tile, page, c->bits, table, c->n_groups, n_granules);
+    c->k->unpack_keys(tile, page, c->bits, table, c->n_groups, n_granules, ahead(page, rows->next));
     for (uint32_t g = 0; g < n_granules; g++)
         score_granule(c, tile + (size_t)g * VQ_GRANULE * 4, scales_of(c, page, g), queries,
                       vq_codec_kivi_query_bytes(s), n_queries, out + (size_t)g * VQ_GRANULE);
@@ -309,7 +315,8 @@ void vq_codec_kivi_mix(const vq_codec_state *s, const void *page, const vq_rows 
     float zero[VQ_PAGE_ROWS] = {0}, scale[VQ_PAGE_ROWS] = {0}, unit[AT_ONCE];
     int32_t dots[2][AT_ONCE * VQ_KIVI_GROUP], sum;
     const float half = (float)(1 << (c->bits - 1)); /* what the table takes off the codes */
-    c->k->unpack_values(tile, page, c->bits, vq_levels_uniform[c->bits - 1].value[1], c->n_groups, n_granules);
+    c->k->unpack_values(tile, page, c->bits, vq_levels_uniform[c->bits - 1].value[1], c->n_groups, n_granules,
+                        ahead(page, rows->next));
     for (uint32_t g = 0; g < c->n_value_groups; g++) {
         const uint32_t from = g * VQ_KIVI_GROUP, n = d - from < VQ_KIVI_GROUP ? d - from : VQ_KIVI_GROUP;
         c->k->f16_to_f32(zero, scales + (size_t)g * VQ_PAGE_ROWS, VQ_GRANULE * n_granules);

@@ -93,13 +93,24 @@ void vq_codec_rows_prepare(const vq_codec_state *s, void *query, const float *q)
     vq_rowcode_prepare(&state(s)->code, query, q);
 }
 
+/* A page as the row code reads it, its norms in norms [64]. */
+static vq_rowcode_page open_page(const vq_rowcode *code, const void *page, const vq_rows *rows, float *norms)
+{
+    const uint32_t n_granules = granules(rows->n);
+    vq_rowcode_norms(code, norms, norms_of(code, page), n_granules);
+    if (rows->next)
+        for (uint32_t i = 0; i < 2; i++)
+            __builtin_prefetch(norms_of(code, rows->next) + 32 * i);
+    return (vq_rowcode_page){.packed = page, .next = rows->next, .norms = norms, .n_granules = n_granules};
+}
+
 void vq_codec_rows_score(const vq_codec_state *s, const void *page, const vq_rows *rows, const void *queries,
                          uint32_t n_queries, float *out)
 {
     const vq_rowcode *code = &state(s)->code;
     float norms[VQ_PAGE_ROWS];
-    vq_rowcode_norms(code, norms, norms_of(code, page), granules(rows->n));
-    vq_rowcode_score(code, page, norms, granules(rows->n), queries, vq_rowcode_query_bytes(code), n_queries, out);
+    const vq_rowcode_page p = open_page(code, page, rows, norms);
+    vq_rowcode_score(code, &p, queries, vq_rowcode_query_bytes(code), n_queries, out);
 }
 
 void vq_codec_rows_mix(const vq_codec_state *s, const void *page, const vq_rows *rows, const float *weights,
@@ -107,8 +118,8 @@ void vq_codec_rows_mix(const vq_codec_state *s, const void *page, const vq_rows 
 {
     const vq_rowcode *code = &state(s)->code;
     float norms[VQ_PAGE_ROWS];
-    vq_rowcode_norms(code, norms, norms_of(code, page), granules(rows->n));
-    vq_rowcode_mix(code, page, norms, granules(rows->n), weights, n_queries, acc, code->d);
+    const vq_rowcode_page p = open_page(code, page, rows, norms);
+    vq_rowcode_mix(code, &p, weights, n_queries, acc, code->d);
 }
 
 void vq_codec_rows_finish(const vq_codec_state *s, const float *acc, float *out)

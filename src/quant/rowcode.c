@@ -143,10 +143,10 @@ void vq_rowcode_decode_rotated(const vq_rowcode *rc, const uint8_t *packed, cons
         identity[i] = (uint8_t)i;
     const size_t n_lanes = vq_codes_lanes(padded(rc));
     if (rc->keys)
-        rc->k->unpack_keys(tile, packed, rc->levels->bits, identity, rc->n_groups, n_granules);
+        rc->k->unpack_keys(tile, packed, rc->levels->bits, identity, rc->n_groups, n_granules, 0);
     else
         rc->k->unpack_values((int8_t *)tile, packed, rc->levels->bits, (const int8_t *)identity, rc->n_groups,
-                             n_granules);
+                             n_granules, 0);
     for (uint32_t i = 0; i < n; i++) {
         const size_t row = first + i;
         const float scale = vq_f32_from_f16(norms[row]) * rc->levels->step;
@@ -240,23 +240,28 @@ static void score_narrow(const vq_rowcode *rc, const uint8_t *tile, const float 
     }
 }
 
-void vq_rowcode_score(const vq_rowcode *rc, const uint8_t *packed, const float *norms, uint32_t n_granules,
-                      const void *queries, size_t stride, uint32_t n, float *out)
+static ptrdiff_t ahead(const vq_rowcode_page *page)
+{
+    return page->next ? (ptrdiff_t)((uintptr_t)page->next - (uintptr_t)page->packed) : 0;
+}
+
+void vq_rowcode_score(const vq_rowcode *rc, const vq_rowcode_page *page, const void *queries, size_t stride, uint32_t n,
+                      float *out)
 {
     const vq_levels *levels = rc->levels;
-    const uint32_t n_lanes = VQ_CODES_GRANULE * n_granules;
+    const uint32_t n_lanes = VQ_CODES_GRANULE * page->n_granules;
     uint8_t low[MAX_TILE], high[MAX_TILE];
-    rc->k->unpack_keys(low, packed, levels->bits, levels->key[1], rc->n_groups, n_granules);
+    rc->k->unpack_keys(low, page->packed, levels->bits, levels->key[1], rc->n_groups, page->n_granules, ahead(page));
     if (levels->wide)
-        rc->k->unpack_keys(high, packed, levels->bits, levels->key[0], rc->n_groups, n_granules);
+        rc->k->unpack_keys(high, page->packed, levels->bits, levels->key[0], rc->n_groups, page->n_granules, 0);
     for (uint32_t i = 0; i < n; i += QUERIES_AT_ONCE) {
         const uint32_t now = n - i < QUERIES_AT_ONCE ? n - i : QUERIES_AT_ONCE;
         const uint8_t *q = (const uint8_t *)queries + i * stride;
         float *o = out + (size_t)i * VQ_CODES_ROWS;
         if (levels->wide)
-            score_wide(rc, high, low, norms, n_lanes, q, stride, now, o);
+            score_wide(rc, high, low, page->norms, n_lanes, q, stride, now, o);
         else
-            score_narrow(rc, low, norms, n_lanes, q, stride, now, o);
+            score_narrow(rc, low, page->norms, n_lanes, q, stride, now, o);
     }
     if (n_lanes < VQ_CODES_ROWS)
         for (uint32_t i = 0; i < n; i++)
@@ -311,21 +316,22 @@ static void mix_narrow(const vq_rowcode *rc, const int8_t *tile, const float *no
     }
 }
 
-void vq_rowcode_mix(const vq_rowcode *rc, const uint8_t *packed, const float *norms, uint32_t n_granules,
-                    const float *weights, uint32_t n, float *acc, size_t acc_stride)
+void vq_rowcode_mix(const vq_rowcode *rc, const vq_rowcode_page *page, const float *weights, uint32_t n, float *acc,
+                    size_t acc_stride)
 {
     const vq_levels *levels = rc->levels;
-    const uint32_t n_quads = VQ_CODES_GRANULE / 4 * n_granules;
+    const uint32_t n_quads = VQ_CODES_GRANULE / 4 * page->n_granules;
     int8_t low[MAX_TILE], high[MAX_TILE];
-    rc->k->unpack_values(low, packed, levels->bits, levels->value[1], rc->n_groups, n_granules);
+    rc->k->unpack_values(low, page->packed, levels->bits, levels->value[1], rc->n_groups, page->n_granules,
+                         ahead(page));
     if (levels->wide)
-        rc->k->unpack_values(high, packed, levels->bits, levels->value[0], rc->n_groups, n_granules);
+        rc->k->unpack_values(high, page->packed, levels->bits, levels->value[0], rc->n_groups, page->n_granules, 0);
     for (uint32_t i = 0; i < n; i += SUMS_AT_ONCE) {
         const uint32_t now = n - i < SUMS_AT_ONCE ? n - i : SUMS_AT_ONCE;
         const float *w = weights + (size_t)i * VQ_CODES_ROWS;
         if (levels->wide)
-            mix_wide(rc, high, low, norms, n_quads, w, now, acc + i * acc_stride, acc_stride);
+            mix_wide(rc, high, low, page->norms, n_quads, w, now, acc + i * acc_stride, acc_stride);
         else
-            mix_narrow(rc, low, norms, n_quads, w, now, acc + i * acc_stride, acc_stride);
+            mix_narrow(rc, low, page->norms, n_quads, w, now, acc + i * acc_stride, acc_stride);
     }
 }

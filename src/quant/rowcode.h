@@ -60,14 +60,21 @@ void vq_rowcode_decode(const vq_rowcode *rc, const uint8_t *packed, const uint16
 size_t vq_rowcode_query_bytes(const vq_rowcode *rc);
 void vq_rowcode_prepare_rotated(const vq_rowcode *rc, void *query, const float *y);
 void vq_rowcode_prepare(const vq_rowcode *rc, void *query, const float *q);
-/* out [n][64] = q . x^ for the rows of n_granules (1 or 2) granules, zeros past them; norms [64] as floats; queries
- * stride bytes apart */
-void vq_rowcode_score(const vq_rowcode *rc, const uint8_t *packed, const float *norms, uint32_t n_granules,
-                      const void *queries, size_t stride, uint32_t n, float *out);
-/* acc [n] rows acc_stride apart, d each += sum over rows of weights [n][64] * norms [64] * level, in the rotated space;
- * weights and norms must be 0, not just absent, past the last row */
-void vq_rowcode_mix(const vq_rowcode *rc, const uint8_t *packed, const float *norms, uint32_t n_granules,
-                    const float *weights, uint32_t n, float *acc, size_t acc_stride);
+/* Codes and norms of a page, of which n_granules (1 or 2) are there.  `next`: the codes that will be read after these,
+ * or NULL. */
+typedef struct vq_rowcode_page {
+    const uint8_t *packed, *next;
+    const float *norms; /* [64], zeros from row 32 n_granules on */
+    uint32_t n_granules;
+} vq_rowcode_page;
+
+/* out [n][64] = q . x^ for the rows of the granules, zeros past them; queries stride bytes apart */
+void vq_rowcode_score(const vq_rowcode *rc, const vq_rowcode_page *page, const void *queries, size_t stride, uint32_t n,
+                      float *out);
+/* acc [n] rows acc_stride apart, d each += sum over rows of weights [n][64] * norms * level, in the rotated space;
+ * weights must be 0, not just absent, past the last row */
+void vq_rowcode_mix(const vq_rowcode *rc, const vq_rowcode_page *page, const float *weights, uint32_t n, float *acc,
+                    size_t acc_stride);
 
 /* norms [64] of a page as floats, zeros from row 32 * n_granules on */
 void vq_rowcode_norms(const vq_rowcode *rc, float *out, const uint16_t *norms, uint32_t n_granules);

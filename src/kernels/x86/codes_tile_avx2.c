@@ -12,6 +12,13 @@
 INLINE __m256i load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
 INLINE void store(uint8_t *p, __m256i v) { _mm256_storeu_si256((__m256i *)(void *)p, v); }
 
+/* Pages of one head lie far apart, so the processor does not see the next one coming.  The address need not exist. */
+INLINE void fetch(const uint8_t *p, size_t n_bytes, ptrdiff_t ahead)
+{
+    for (size_t i = 0; i < n_bytes; i += 64)
+        _mm_prefetch((const char *)((uintptr_t)p + (uintptr_t)ahead + i), _MM_HINT_T0);
+}
+
 /* (v >> n) & mask in every byte; n may be negative. */
 INLINE __m256i field(__m256i v, int n, int mask)
 {
@@ -50,7 +57,7 @@ INLINE uint8_t *place(uint8_t *tile, bool keys, size_t n_lanes, uint32_t r, uint
 }
 
 INLINE void unpack_tile(uint8_t *tile, const uint8_t *packed, int bits, const uint8_t *table, bool keys,
-                        uint32_t n_groups, uint32_t n_granules)
+                        uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead)
 {
     const size_t n_lanes = vq_codes_lanes(VQ_CODES_GROUP * n_groups);
     __m256i t = _mm256_setzero_si256();
@@ -60,7 +67,9 @@ INLINE void unpack_tile(uint8_t *tile, const uint8_t *packed, int bits, const ui
         t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)sixteen));
     }
     for (uint32_t r = 0; r < n_granules; r++)
-        for (uint32_t g = 0; g < n_groups; g++, packed += vq_codes_group_bytes((uint32_t)bits))
+        for (uint32_t g = 0; g < n_groups; g++, packed += vq_codes_group_bytes((uint32_t)bits)) {
+            if (ahead)
+                fetch(packed, vq_codes_group_bytes((uint32_t)bits), ahead);
             for (int s = 0; s < 4; s++)
                 for (int h = 0; h < 2; h++) {
                     uint8_t *to = place(tile, keys, n_lanes, r, g, s, h);
@@ -74,37 +83,38 @@ INLINE void unpack_tile(uint8_t *tile, const uint8_t *packed, int bits, const ui
                         for (uint32_t i = 0; i < 32; i++)
                             to[i] = table[to[i]];
                 }
+        }
 }
 
 void vq_codes_unpack_keys_avx2(uint8_t *tile, const uint8_t *packed, uint32_t bits, const uint8_t *table,
-                               uint32_t n_groups, uint32_t n_granules)
+                               uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead)
 {
     switch (bits) {
-    case 1: unpack_tile(tile, packed, 1, table, true, n_groups, n_granules); break;
-    case 2: unpack_tile(tile, packed, 2, table, true, n_groups, n_granules); break;
-    case 3: unpack_tile(tile, packed, 3, table, true, n_groups, n_granules); break;
-    case 4: unpack_tile(tile, packed, 4, table, true, n_groups, n_granules); break;
-    case 5: unpack_tile(tile, packed, 5, table, true, n_groups, n_granules); break;
-    case 6: unpack_tile(tile, packed, 6, table, true, n_groups, n_granules); break;
-    case 7: unpack_tile(tile, packed, 7, table, true, n_groups, n_granules); break;
-    default: unpack_tile(tile, packed, 8, table, true, n_groups, n_granules);
+    case 1: unpack_tile(tile, packed, 1, table, true, n_groups, n_granules, ahead); break;
+    case 2: unpack_tile(tile, packed, 2, table, true, n_groups, n_granules, ahead); break;
+    case 3: unpack_tile(tile, packed, 3, table, true, n_groups, n_granules, ahead); break;
+    case 4: unpack_tile(tile, packed, 4, table, true, n_groups, n_granules, ahead); break;
+    case 5: unpack_tile(tile, packed, 5, table, true, n_groups, n_granules, ahead); break;
+    case 6: unpack_tile(tile, packed, 6, table, true, n_groups, n_granules, ahead); break;
+    case 7: unpack_tile(tile, packed, 7, table, true, n_groups, n_granules, ahead); break;
+    default: unpack_tile(tile, packed, 8, table, true, n_groups, n_granules, ahead);
     }
 }
 
 void vq_codes_unpack_values_avx2(int8_t *tile, const uint8_t *packed, uint32_t bits, const int8_t *table,
-                                 uint32_t n_groups, uint32_t n_granules)
+                                 uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead)
 {
     uint8_t *to = (uint8_t *)tile;
     const uint8_t *t = (const uint8_t *)table;
     switch (bits) {
-    case 1: unpack_tile(to, packed, 1, t, false, n_groups, n_granules); break;
-    case 2: unpack_tile(to, packed, 2, t, false, n_groups, n_granules); break;
-    case 3: unpack_tile(to, packed, 3, t, false, n_groups, n_granules); break;
-    case 4: unpack_tile(to, packed, 4, t, false, n_groups, n_granules); break;
-    case 5: unpack_tile(to, packed, 5, t, false, n_groups, n_granules); break;
-    case 6: unpack_tile(to, packed, 6, t, false, n_groups, n_granules); break;
-    case 7: unpack_tile(to, packed, 7, t, false, n_groups, n_granules); break;
-    default: unpack_tile(to, packed, 8, t, false, n_groups, n_granules);
+    case 1: unpack_tile(to, packed, 1, t, false, n_groups, n_granules, ahead); break;
+    case 2: unpack_tile(to, packed, 2, t, false, n_groups, n_granules, ahead); break;
+    case 3: unpack_tile(to, packed, 3, t, false, n_groups, n_granules, ahead); break;
+    case 4: unpack_tile(to, packed, 4, t, false, n_groups, n_granules, ahead); break;
+    case 5: unpack_tile(to, packed, 5, t, false, n_groups, n_granules, ahead); break;
+    case 6: unpack_tile(to, packed, 6, t, false, n_groups, n_granules, ahead); break;
+    case 7: unpack_tile(to, packed, 7, t, false, n_groups, n_granules, ahead); break;
+    default: unpack_tile(to, packed, 8, t, false, n_groups, n_granules, ahead);
     }
 }
 

@@ -9,6 +9,13 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Pages of one head lie far apart, so the processor does not see the next one coming.  The address need not exist. */
+INLINE void fetch(const uint8_t *p, size_t n_bytes, ptrdiff_t ahead)
+{
+    for (size_t i = 0; i < n_bytes; i += 64)
+        _mm_prefetch((const char *)((uintptr_t)p + (uintptr_t)ahead + i), _MM_HINT_T0);
+}
+
 typedef struct tables {
     __m512i t[4];
 } tables;
@@ -78,13 +85,15 @@ INLINE __m512i unpack(const uint8_t *p, int s, uint32_t bits, const tables *t)
 }
 
 INLINE void unpack_keys(uint8_t *tile, const uint8_t *packed, uint32_t bits, const uint8_t *table, bool plain,
-                        uint32_t n_groups, uint32_t n_granules)
+                        uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead)
 {
     tables t;
     if (!plain)
         t = load_tables(table, bits);
     for (uint32_t r = 0; r < n_granules; r++)
         for (uint32_t g = 0; g < n_groups; g++, packed += vq_codes_group_bytes(bits)) {
+            if (ahead)
+                fetch(packed, vq_codes_group_bytes(bits), ahead);
             uint8_t *to = tile + ((size_t)2 * g * VQ_CODES_ROWS + r * VQ_CODES_GRANULE) * 4;
             for (int s = 0; s < 4; s++)
                 _mm512_storeu_si512(to + (size_t)(s / 2) * VQ_CODES_ROWS * 4 + (size_t)(s % 2) * 64,
@@ -93,7 +102,7 @@ INLINE void unpack_keys(uint8_t *tile, const uint8_t *packed, uint32_t bits, con
 }
 
 INLINE void unpack_values(uint8_t *tile, const uint8_t *packed, uint32_t bits, const uint8_t *table, bool plain,
-                          uint32_t n_groups, uint32_t n_granules)
+                          uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead)
 {
     const size_t n_lanes = vq_codes_lanes(VQ_CODES_GROUP * n_groups);
     tables t;
@@ -101,6 +110,8 @@ INLINE void unpack_values(uint8_t *tile, const uint8_t *packed, uint32_t bits, c
         t = load_tables(table, bits);
     for (uint32_t r = 0; r < n_granules; r++)
         for (uint32_t g = 0; g < n_groups; g++, packed += vq_codes_group_bytes(bits)) {
+            if (ahead)
+                fetch(packed, vq_codes_group_bytes(bits), ahead);
             uint8_t *to = tile + (r * 8 * n_lanes + (size_t)VQ_CODES_GROUP * g) * 4;
             for (int s = 0; s < 4; s++, to += 2 * n_lanes * 4) {
                 const __m512i v = plain ? _mm512_loadu_si512(packed + 64 * s) : unpack(packed, s, bits, &t);
@@ -111,42 +122,42 @@ INLINE void unpack_values(uint8_t *tile, const uint8_t *packed, uint32_t bits, c
 }
 
 void vq_codes_unpack_keys_avx512(uint8_t *tile, const uint8_t *packed, uint32_t bits, const uint8_t *table,
-                                 uint32_t n_groups, uint32_t n_granules)
+                                 uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead)
 {
     if (!table) {
-        unpack_keys(tile, packed, 8, NULL, true, n_groups, n_granules);
+        unpack_keys(tile, packed, 8, NULL, true, n_groups, n_granules, ahead);
         return;
     }
     switch (bits) {
-    case 1: unpack_keys(tile, packed, 1, table, false, n_groups, n_granules); break;
-    case 2: unpack_keys(tile, packed, 2, table, false, n_groups, n_granules); break;
-    case 3: unpack_keys(tile, packed, 3, table, false, n_groups, n_granules); break;
-    case 4: unpack_keys(tile, packed, 4, table, false, n_groups, n_granules); break;
-    case 5: unpack_keys(tile, packed, 5, table, false, n_groups, n_granules); break;
-    case 6: unpack_keys(tile, packed, 6, table, false, n_groups, n_granules); break;
-    case 7: unpack_keys(tile, packed, 7, table, false, n_groups, n_granules); break;
-    default: unpack_keys(tile, packed, 8, table, false, n_groups, n_granules);
+    case 1: unpack_keys(tile, packed, 1, table, false, n_groups, n_granules, ahead); break;
+    case 2: unpack_keys(tile, packed, 2, table, false, n_groups, n_granules, ahead); break;
+    case 3: unpack_keys(tile, packed, 3, table, false, n_groups, n_granules, ahead); break;
+    case 4: unpack_keys(tile, packed, 4, table, false, n_groups, n_granules, ahead); break;
+    case 5: unpack_keys(tile, packed, 5, table, false, n_groups, n_granules, ahead); break;
+    case 6: unpack_keys(tile, packed, 6, table, false, n_groups, n_granules, ahead); break;
+    case 7: unpack_keys(tile, packed, 7, table, false, n_groups, n_granules, ahead); break;
+    default: unpack_keys(tile, packed, 8, table, false, n_groups, n_granules, ahead);
     }
 }
 
 void vq_codes_unpack_values_avx512(int8_t *tile, const uint8_t *packed, uint32_t bits, const int8_t *table,
-                                   uint32_t n_groups, uint32_t n_granules)
+                                   uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead)
 {
     uint8_t *to = (uint8_t *)tile;
     const uint8_t *t = (const uint8_t *)table;
     if (!table) {
-        unpack_values(to, packed, 8, NULL, true, n_groups, n_granules);
+        unpack_values(to, packed, 8, NULL, true, n_groups, n_granules, ahead);
         return;
     }
     switch (bits) {
-    case 1: unpack_values(to, packed, 1, t, false, n_groups, n_granules); break;
-    case 2: unpack_values(to, packed, 2, t, false, n_groups, n_granules); break;
-    case 3: unpack_values(to, packed, 3, t, false, n_groups, n_granules); break;
-    case 4: unpack_values(to, packed, 4, t, false, n_groups, n_granules); break;
-    case 5: unpack_values(to, packed, 5, t, false, n_groups, n_granules); break;
-    case 6: unpack_values(to, packed, 6, t, false, n_groups, n_granules); break;
-    case 7: unpack_values(to, packed, 7, t, false, n_groups, n_granules); break;
-    default: unpack_values(to, packed, 8, t, false, n_groups, n_granules);
+    case 1: unpack_values(to, packed, 1, t, false, n_groups, n_granules, ahead); break;
+    case 2: unpack_values(to, packed, 2, t, false, n_groups, n_granules, ahead); break;
+    case 3: unpack_values(to, packed, 3, t, false, n_groups, n_granules, ahead); break;
+    case 4: unpack_values(to, packed, 4, t, false, n_groups, n_granules, ahead); break;
+    case 5: unpack_values(to, packed, 5, t, false, n_groups, n_granules, ahead); break;
+    case 6: unpack_values(to, packed, 6, t, false, n_groups, n_granules, ahead); break;
+    case 7: unpack_values(to, packed, 7, t, false, n_groups, n_granules, ahead); break;
+    default: unpack_values(to, packed, 8, t, false, n_groups, n_granules, ahead);
     }
 }
 

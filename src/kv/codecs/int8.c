@@ -92,12 +92,13 @@ static void encode(const vq_codec_state *s, void *page, uint32_t first, uint32_t
     }
 }
 
-static void unpack(const struct int8_state *c, int8_t *tile, const void *page, uint32_t n_granules)
+static void unpack(const struct int8_state *c, int8_t *tile, const void *page, uint32_t n_granules, const void *next)
 {
+    const ptrdiff_t ahead = next ? (ptrdiff_t)((uintptr_t)next - (uintptr_t)page) : 0;
     if (c->keys)
-        c->k->unpack_keys((uint8_t *)tile, page, 8, NULL, c->n_groups, n_granules);
+        c->k->unpack_keys((uint8_t *)tile, page, 8, NULL, c->n_groups, n_granules, ahead);
     else
-        c->k->unpack_values(tile, page, 8, NULL, c->n_groups, n_granules);
+        c->k->unpack_values(tile, page, 8, NULL, c->n_groups, n_granules, ahead);
 }
 
 static void decode(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x)
@@ -105,7 +106,7 @@ static void decode(const vq_codec_state *s, const void *page, uint32_t first, ui
     const struct int8_state *c = state(s);
     const size_t n_lanes = vq_codes_lanes(padded(c));
     int8_t tile[MAX_TILE];
-    unpack(c, tile, page, granules(first + n));
+    unpack(c, tile, page, granules(first + n), NULL);
     for (size_t row = first; row < first + n; row++) {
         const float scale = vq_f32_from_f16(scales_of(c, page)[row]);
         for (uint32_t j = 0; j < c->d; j++) {
@@ -148,7 +149,7 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
     float scales[VQ_PAGE_ROWS];
     int32_t total[VQ_PAGE_ROWS], high[QUERIES_AT_ONCE * VQ_PAGE_ROWS], low[QUERIES_AT_ONCE * VQ_PAGE_ROWS];
 
-    unpack(c, tile, page, n_granules);
+    unpack(c, tile, page, n_granules, rows->next);
     c->k->f16_to_f32(scales, scales_of(c, page), n_lanes);
     memset(ones, 1, sizeof ones);
     c->k->dots_su(total, VQ_PAGE_ROWS, tile, VQ_PAGE_ROWS * 4, n_lanes, n_quads, ones, 0, 1);
@@ -179,7 +180,7 @@ static void mix(const vq_codec_state *s, const void *page, const vq_rows *rows, 
     uint8_t bytes[SUMS_AT_ONCE][2][VQ_PAGE_ROWS];
     int32_t dots[2][SUMS_AT_ONCE * VQ_MAX_HEAD_DIM], sum;
 
-    unpack(c, tile, page, n_granules);
+    unpack(c, tile, page, n_granules, rows->next);
     c->k->f16_to_f32(scales, scales_of(c, page), VQ_GRANULE * n_granules);
     for (uint32_t i = 0; i < n_queries; i += SUMS_AT_ONCE) {
         const uint32_t now = n_queries - i < SUMS_AT_ONCE ? n_queries - i : SUMS_AT_ONCE;

@@ -16,7 +16,8 @@
 enum { OPTION_M, OPTION_GAUSSIAN, N_OPTIONS };
 
 static const vq_kv_option_info options[N_OPTIONS] = {
-    [OPTION_M] = {.name = "m", .help = "projections a row; 0: as many as the head size", .value = 0, .min = 0, .max = 512},
+    [OPTION_M] =
+        {.name = "m", .help = "projections a row; 0: as many as the head size", .value = 0, .min = 0, .max = 512},
     [OPTION_GAUSSIAN] = {.name = "gaussian",
                          .help = "1: projections of normal draws, m x d numbers a head; 0: rows of a rotation",
                          .value = 0,
@@ -25,12 +26,12 @@ static const vq_kv_option_info options[N_OPTIONS] = {
 };
 
 struct qjl_state {
-    vq_arena arena;            /* holds this struct too */
+    vq_arena arena; /* holds this struct too */
     vq_rotation rotation;
-    float *gaussian;           /* [m][d], or NULL */
-    vq_rowcode signs;          /* rows of m signs */
+    float *gaussian;  /* [m][d], or NULL */
+    vq_rowcode signs; /* rows of m signs */
     uint32_t d, m;
-    float factor;              /* of norm and level */
+    float factor; /* of norm and level */
     bool keys;
 };
 
@@ -216,7 +217,8 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
     const struct qjl_state *c = state(s);
     float norms[VQ_PAGE_ROWS];
     vq_rowcode_norms(&c->signs, norms, norms_of(c, page), granules(rows->n));
-    vq_rowcode_score(&c->signs, page, norms, granules(rows->n), queries, query_bytes(s), n_queries, out);
+    const vq_rowcode_page p = {.packed = page, .next = rows->next, .norms = norms, .n_granules = granules(rows->n)};
+    vq_rowcode_score(&c->signs, &p, queries, query_bytes(s), n_queries, out);
 }
 
 static size_t acc_len(const vq_codec_state *s) { return state(s)->m; }
@@ -227,7 +229,8 @@ static void mix(const vq_codec_state *s, const void *page, const vq_rows *rows, 
     const struct qjl_state *c = state(s);
     float norms[VQ_PAGE_ROWS];
     vq_rowcode_norms(&c->signs, norms, norms_of(c, page), granules(rows->n));
-    vq_rowcode_mix(&c->signs, page, norms, granules(rows->n), weights, n_queries, acc, c->m);
+    const vq_rowcode_page p = {.packed = page, .next = rows->next, .norms = norms, .n_granules = granules(rows->n)};
+    vq_rowcode_mix(&c->signs, &p, weights, n_queries, acc, c->m);
 }
 
 static void finish(const vq_codec_state *s, const float *acc, float *out) { project_back(state(s), out, acc); }

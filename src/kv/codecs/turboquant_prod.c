@@ -11,14 +11,15 @@
 enum { OPTION_BITS, N_OPTIONS };
 
 static const vq_kv_option_info options[N_OPTIONS] = {
-    [OPTION_BITS] = {.name = "bits", .help = "bits of a coordinate, the sign's included", .value = 4, .min = 1, .max = 8},
+    [OPTION_BITS] =
+        {.name = "bits", .help = "bits of a coordinate, the sign's included", .value = 4, .min = 1, .max = 8},
 };
 
 struct prod_state {
-    vq_arena arena;            /* holds this struct too */
+    vq_arena arena; /* holds this struct too */
     vq_rotation rotation, projection;
-    vq_rowcode codes, signs;   /* of rotated rows, of projected residuals: both without a rotation of their own */
-    bool coded;                /* more than the signs */
+    vq_rowcode codes, signs; /* of rotated rows, of projected residuals: both without a rotation of their own */
+    bool coded;              /* more than the signs */
 };
 
 static const struct prod_state *state(const vq_codec_state *s) { return (const struct prod_state *)(const void *)s; }
@@ -54,8 +55,8 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
     s->rotation = rotations[0];
     s->projection = rotations[1];
     s->coded = bits > 1;
-    s->codes = vq_rowcode_make(&vq_levels_gaussian[bits > 1 ? bits - 2 : 0], NULL, k, env->d, env->keys,
-                               VQ_FIT_LEAST_SQUARES);
+    s->codes =
+        vq_rowcode_make(&vq_levels_gaussian[bits > 1 ? bits - 2 : 0], NULL, k, env->d, env->keys, VQ_FIT_LEAST_SQUARES);
     s->signs = vq_rowcode_make(&vq_levels_uniform[0], NULL, k, env->d, env->keys,
                                env->keys ? VQ_FIT_SKETCH : VQ_FIT_LEAST_SQUARES);
     s->signs.wide_query = s->codes.wide_query && s->coded;
@@ -80,7 +81,7 @@ static parts parts_of(const struct prod_state *c, const void *page)
 {
     const size_t codes = c->coded ? vq_rowcode_granule_bytes(&c->codes) : 0;
     const size_t signs = vq_rowcode_granule_bytes(&c->signs);
-    uint8_t *at = (uint8_t *)(uintptr_t)page;
+    uint8_t *at = (uint8_t *)(uintptr_t)page; /* a part that is only read stays so */
     parts p = {.codes = {at, at + codes}, .signs = {at + 2 * codes, at + 2 * codes + signs}};
     p.norms = (uint16_t *)(void *)(at + 2 * codes + 2 * signs);
     p.rests = c->coded ? p.norms + VQ_PAGE_ROWS : p.norms;
@@ -165,24 +166,32 @@ static void prepare(const vq_codec_state *s, void *query, const float *q)
     vq_rowcode_prepare_rotated(&c->signs, query, y);
 }
 
+/* One part of a page as its row code reads it. */
+static vq_rowcode_page open_part(const vq_rowcode *code, const uint8_t *packed, const uint16_t *norms,
+                                 const uint8_t *next, uint32_t n_granules, float *norms_f32)
+{
+    vq_rowcode_norms(code, norms_f32, norms, n_granules);
+    return (vq_rowcode_page){.packed = packed, .next = next, .norms = norms_f32, .n_granules = n_granules};
+}
+
 static void score(const vq_codec_state *s, const void *page, const vq_rows *rows, const void *queries,
                   uint32_t n_queries, float *out)
 {
     enum { AT_ONCE = 8 };
     const struct prod_state *c = state(s);
-    const parts p = parts_of(c, page);
+    const parts p = parts_of(c, page), next = parts_of(c, rows->next);
     const size_t stride = query_bytes(s);
-    const uint32_t n_granules = granules(rows->n);
     float norms[VQ_PAGE_ROWS], coded[AT_ONCE * VQ_PAGE_ROWS];
-    vq_rowcode_norms(&c->signs, norms, p.rests, n_granules);
-    vq_rowcode_score(&c->signs, p.signs[0], norms, n_granules, queries, stride, n_queries, out);
+    vq_rowcode_page part =
+        open_part(&c->signs, p.signs[0], p.rests, rows->next ? next.signs[0] : NULL, granules(rows->n), norms);
+    vq_rowcode_score(&c->signs, &part, queries, stride, n_queries, out);
     if (!c->coded)
         return;
-    vq_rowcode_norms(&c->codes, norms, p.norms, n_granules);
+    part = open_part(&c->codes, p.codes[0], p.norms, rows->next ? next.codes[0] : NULL, granules(rows->n), norms);
     const uint8_t *q = (const uint8_t *)queries + vq_rowcode_query_bytes(&c->signs);
     for (uint32_t i = 0; i < n_queries; i += AT_ONCE) {
         const uint32_t now = n_queries - i < AT_ONCE ? n_queries - i : AT_ONCE;
-        vq_rowcode_score(&c->codes, p.codes[0], norms, n_granules, q + i * stride, stride, now, coded);
+        vq_rowcode_score(&c->codes, &part, q + i * stride, stride, now, coded);
         for (uint32_t j = 0; j < now * VQ_PAGE_ROWS; j++)
             out[(size_t)i * VQ_PAGE_ROWS + j] += coded[j];
     }
@@ -194,15 +203,15 @@ static void mix(const vq_codec_state *s, const void *page, const vq_rows *rows, 
                 uint32_t n_queries, float *acc)
 {
     const struct prod_state *c = state(s);
-    const parts p = parts_of(c, page);
-    const uint32_t n_granules = granules(rows->n);
+    const parts p = parts_of(c, page), next = parts_of(c, rows->next);
     float norms[VQ_PAGE_ROWS];
-    vq_rowcode_norms(&c->signs, norms, p.rests, n_granules);
-    vq_rowcode_mix(&c->signs, p.signs[0], norms, n_granules, weights, n_queries, acc, acc_len(s));
+    vq_rowcode_page part =
+        open_part(&c->signs, p.signs[0], p.rests, rows->next ? next.signs[0] : NULL, granules(rows->n), norms);
+    vq_rowcode_mix(&c->signs, &part, weights, n_queries, acc, acc_len(s));
     if (!c->coded)
         return;
-    vq_rowcode_norms(&c->codes, norms, p.norms, n_granules);
-    vq_rowcode_mix(&c->codes, p.codes[0], norms, n_granules, weights, n_queries, acc + c->codes.d, acc_len(s));
+    part = open_part(&c->codes, p.codes[0], p.norms, rows->next ? next.codes[0] : NULL, granules(rows->n), norms);
+    vq_rowcode_mix(&c->codes, &part, weights, n_queries, acc + c->codes.d, acc_len(s));
 }
 
 static void finish(const vq_codec_state *s, const float *acc, float *out)
