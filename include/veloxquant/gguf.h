@@ -19,30 +19,52 @@
 
 /* Tensor types by GGUF number. */
 typedef enum vq_type {
-    VQ_TYPE_F32 = 0, VQ_TYPE_F16 = 1, VQ_TYPE_Q4_0 = 2, VQ_TYPE_Q4_1 = 3, VQ_TYPE_Q5_0 = 6, VQ_TYPE_Q5_1 = 7,
-    VQ_TYPE_Q8_0 = 8, VQ_TYPE_Q2_K = 10, VQ_TYPE_Q3_K = 11, VQ_TYPE_Q4_K = 12, VQ_TYPE_Q5_K = 13, VQ_TYPE_Q6_K = 14,
-    VQ_TYPE_IQ4_NL = 20, VQ_TYPE_BF16 = 30,
+    VQ_TYPE_F32 = 0,
+    VQ_TYPE_F16 = 1,
+    VQ_TYPE_Q4_0 = 2,
+    VQ_TYPE_Q4_1 = 3,
+    VQ_TYPE_Q5_0 = 6,
+    VQ_TYPE_Q5_1 = 7,
+    VQ_TYPE_Q8_0 = 8,
+    VQ_TYPE_Q2_K = 10,
+    VQ_TYPE_Q3_K = 11,
+    VQ_TYPE_Q4_K = 12,
+    VQ_TYPE_Q5_K = 13,
+    VQ_TYPE_Q6_K = 14,
+    VQ_TYPE_IQ4_NL = 20,
+    VQ_TYPE_BF16 = 30,
     VQ_N_TYPES = 40
 } vq_type;
 
 typedef enum vq_gguf_kind {
-    VQ_GGUF_U8 = 0, VQ_GGUF_I8, VQ_GGUF_U16, VQ_GGUF_I16, VQ_GGUF_U32, VQ_GGUF_I32, VQ_GGUF_F32, VQ_GGUF_BOOL,
-    VQ_GGUF_STRING, VQ_GGUF_ARRAY, VQ_GGUF_U64, VQ_GGUF_I64, VQ_GGUF_F64,
+    VQ_GGUF_U8 = 0,
+    VQ_GGUF_I8,
+    VQ_GGUF_U16,
+    VQ_GGUF_I16,
+    VQ_GGUF_U32,
+    VQ_GGUF_I32,
+    VQ_GGUF_F32,
+    VQ_GGUF_BOOL,
+    VQ_GGUF_STRING,
+    VQ_GGUF_ARRAY,
+    VQ_GGUF_U64,
+    VQ_GGUF_I64,
+    VQ_GGUF_F64,
     VQ_N_GGUF_KINDS
 } vq_gguf_kind;
 
 typedef struct vq_str {
-    const char *at;            /* not NUL-terminated; may hold NUL bytes */
+    const char *at; /* not NUL-terminated; may hold NUL bytes */
     size_t n_bytes;
 } vq_str;
 
 typedef struct vq_gguf_value {
     vq_str key;
     vq_gguf_kind kind;
-    vq_gguf_kind array_kind;   /* of the elements, when kind is VQ_GGUF_ARRAY; nested arrays are refused */
-    uint64_t n;                /* elements of an array, else 1 */
-    const void *raw;           /* first byte of the value in the file */
-    const vq_str *strings;     /* [n], for arrays of strings and (n = 1) strings */
+    vq_gguf_kind array_kind; /* of the elements, when kind is VQ_GGUF_ARRAY; nested arrays are refused */
+    uint64_t n;              /* elements of an array, else 1 */
+    const void *raw;         /* first byte of the value in the file */
+    const vq_str *strings;   /* [n], for arrays of strings and (n = 1) strings */
 } vq_gguf_value;
 
 enum { VQ_MAX_DIMS = 4 };
@@ -51,7 +73,7 @@ typedef struct vq_tensor {
     vq_str name;
     vq_type type;
     uint32_t n_dims;
-    uint64_t dims[VQ_MAX_DIMS];   /* dims[0] varies fastest (the input size of a matrix); unused ones are 1 */
+    uint64_t dims[VQ_MAX_DIMS]; /* dims[0] varies fastest (the input size of a matrix); unused ones are 1 */
     const void *data;
     uint64_t n_bytes;
 } vq_tensor;
@@ -70,10 +92,10 @@ VQ_API uint64_t vq_gguf_file_bytes(const vq_gguf *gguf);
 VQ_API uint32_t vq_gguf_alignment(const vq_gguf *gguf);
 VQ_API uint64_t vq_gguf_n_values(const vq_gguf *gguf);
 VQ_API const vq_gguf_value *vq_gguf_value_at(const vq_gguf *gguf, uint64_t index);
-VQ_API const vq_gguf_value *vq_gguf_find(const vq_gguf *gguf, const char *key);     /* NULL when absent */
+VQ_API const vq_gguf_value *vq_gguf_find(const vq_gguf *gguf, const char *key); /* NULL when absent */
 VQ_API uint64_t vq_gguf_n_tensors(const vq_gguf *gguf);
 VQ_API const vq_tensor *vq_gguf_tensor_at(const vq_gguf *gguf, uint64_t index);
-VQ_API const vq_tensor *vq_gguf_tensor(const vq_gguf *gguf, const char *name);      /* NULL when absent; O(log n) */
+VQ_API const vq_tensor *vq_gguf_tensor(const vq_gguf *gguf, const char *name); /* NULL when absent; O(log n) */
 
 /* Typed reads.  Missing: VQ_ERR_MISSING_KEY.  Wrong type: VQ_ERR_TYPE.  Does not fit or is not finite: VQ_ERR_VALUE.
  * Integers of any width and sign convert when they fit. */
@@ -84,8 +106,8 @@ VQ_API vq_status vq_gguf_get_str(const vq_gguf *gguf, const char *key, vq_str *o
 
 /* "Q4_K"; "?" for a number that is no type. */
 VQ_API const char *vq_type_name(vq_type type);
-VQ_API bool vq_type_known(uint32_t type);                  /* one that this library reads */
-VQ_API uint32_t vq_type_block_len(vq_type type);           /* values in a block */
+VQ_API bool vq_type_known(uint32_t type);        /* one that this library reads */
+VQ_API uint32_t vq_type_block_len(vq_type type); /* values in a block */
 VQ_API uint32_t vq_type_block_bytes(vq_type type);
 VQ_API size_t vq_type_row_bytes(vq_type type, uint64_t n); /* n is a multiple of the block length */
 

@@ -18,40 +18,40 @@ typedef struct vq_kv vq_kv;
 
 typedef enum vq_kv_exact { VQ_KV_EXACT_F16, VQ_KV_EXACT_BF16, VQ_KV_EXACT_F32 } vq_kv_exact;
 
-enum { VQ_KV_DEFAULT = UINT32_MAX };   /* for sinks and residual: what the method asks for */
+enum { VQ_KV_DEFAULT = UINT32_MAX }; /* for sinks and residual: what the method asks for */
 
 typedef struct vq_kv_params {
-    uint32_t n_layers, n_heads, n_kv_heads;  /* n_heads is a multiple of n_kv_heads */
-    uint32_t d_k, d_v;                       /* head sizes, 1..512 */
-    uint32_t n_ctx;                          /* most rows a head will ever hold */
-    uint32_t n_batch;                        /* most rows one append brings */
-    const uint32_t *window;                  /* [n_layers] sliding window in tokens, 0 = all; NULL = all layers global */
-    float scale;                             /* of q.k; 0 means 1/sqrt(d_k) */
-    const char *keys, *values;               /* "f16", "turboquant-mse:bits=3" ...; NULL means "f16" */
-    const char *layers;                      /* overrides "0-1=f16,17=int8", both keys and values; NULL for none */
-    uint32_t sinks, residual;                /* or VQ_KV_DEFAULT */
-    vq_kv_exact exact;                       /* type of sinks and recent rows */
-    uint64_t seed;                           /* of rotations and sketches */
-    uint64_t model_hash;                     /* stored in saved caches; a mismatch is refused */
-    float rope_base;                         /* likewise; 0 without a model */
-    vq_pool *pool;                           /* may be NULL; must outlive the cache */
+    uint32_t n_layers, n_heads, n_kv_heads; /* n_heads is a multiple of n_kv_heads */
+    uint32_t d_k, d_v;                      /* head sizes, 1..512 */
+    uint32_t n_ctx;                         /* most rows a head will ever hold */
+    uint32_t n_batch;                       /* most rows one append brings */
+    const uint32_t *window;                 /* [n_layers] sliding window in tokens, 0 = all; NULL = all layers global */
+    float scale;                            /* of q.k; 0 means 1/sqrt(d_k) */
+    const char *keys, *values;              /* "f16", "turboquant-mse:bits=3" ...; NULL means "f16" */
+    const char *layers;                     /* overrides "0-1=f16,17=int8", both keys and values; NULL for none */
+    uint32_t sinks, residual;               /* or VQ_KV_DEFAULT */
+    vq_kv_exact exact;                      /* type of sinks and recent rows */
+    uint64_t seed;                          /* of rotations and sketches */
+    uint64_t model_hash;                    /* stored in saved caches; a mismatch is refused */
+    float rope_base;                        /* likewise; 0 without a model */
+    vq_pool *pool;                          /* may be NULL; must outlive the cache */
 } vq_kv_params;
 
 /* Where the bytes are.  codes .. reserved add up to what the cache took from the operating system; reserved is the part
  * that holds no rows now (free pages, room for exact rows, scratch of the attention). */
 typedef struct vq_kv_bytes {
     uint64_t codes, scales, exact, shared, table, reserved;
-    uint64_t n_rows;           /* rows held, over layers and kv heads */
-    uint64_t n_packed_rows;    /* of these, held as codes */
-    uint64_t n_values_packed;  /* (keys + values) held as codes */
+    uint64_t n_rows;          /* rows held, over layers and kv heads */
+    uint64_t n_packed_rows;   /* of these, held as codes */
+    uint64_t n_values_packed; /* (keys + values) held as codes */
 } vq_kv_bytes;
 
 VQ_API vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err);
 VQ_API void vq_kv_close(vq_kv *kv);
 
 /* Rows go to the end of one layer, at positions pos .. pos + n - 1, which follow those of the rows before.  k
- * [n][n_kv_heads][d_k] and v [n][n_kv_heads][d_v] are copied; n is at most n_batch.  VQ_ERR_FULL when they do not all fit
- * into n_ctx, VQ_ERR_ARG, VQ_ERR_NOMEM; nothing is stored then. */
+ * [n][n_kv_heads][d_k] and v [n][n_kv_heads][d_v] are copied; n is at most n_batch.  VQ_ERR_FULL when they do not all
+ * fit into n_ctx, VQ_ERR_ARG, VQ_ERR_NOMEM; nothing is stored then. */
 VQ_API vq_status vq_kv_append(vq_kv *kv, uint32_t layer, uint32_t pos, const float *k, const float *v, uint32_t n,
                               vq_error *err);
 
@@ -61,11 +61,11 @@ VQ_API vq_status vq_kv_attend(vq_kv *kv, uint32_t layer, const float *q, uint32_
 
 /* Rows appended to a layer and not truncated, those that left a sliding window included. */
 VQ_API uint32_t vq_kv_n_rows(const vq_kv *kv, uint32_t layer);
-/* Drops the newest rows of every layer until n are left.  Codes stay codes, also where a cache that never held more than
- * n rows would hold them exactly; only when the cut splits a granule of codes, its rows (fewer than 32, or 64) are decoded,
- * held exactly and packed again once their granule is full.  So with a codec that loses nothing and residual 0 the cache
- * is as if the dropped rows had never been there.  VQ_ERR_UNSUPPORTED, and nothing changed, when a sliding window has
- * already dropped rows that would be visible again. */
+/* Drops the newest rows of every layer until n are left.  Codes stay codes, also where a cache that never held more
+ * than n rows would hold them exactly; only when the cut splits a granule of codes, its rows (fewer than 32, or 64) are
+ * decoded, held exactly and packed again once their granule is full.  So with a codec that loses nothing and residual 0
+ * the cache is as if the dropped rows had never been there.  VQ_ERR_UNSUPPORTED, and nothing changed, when a sliding
+ * window has already dropped rows that would be visible again. */
 VQ_API vq_status vq_kv_truncate(vq_kv *kv, uint32_t n, vq_error *err);
 VQ_API void vq_kv_clear(vq_kv *kv);
 VQ_API void vq_kv_measure(const vq_kv *kv, vq_kv_bytes *out);
@@ -86,8 +86,8 @@ VQ_API vq_status vq_kv_load(vq_kv *kv, const char *path, vq_error *err);
 /* Registered codecs, for listings and help. */
 typedef struct vq_kv_option_info {
     const char *name, *help;
-    double value, min, max;    /* default and range */
-    bool fraction;             /* takes any number of the range; else whole ones only */
+    double value, min, max; /* default and range */
+    bool fraction;          /* takes any number of the range; else whole ones only */
 } vq_kv_option_info;
 typedef struct vq_kv_codec_info {
     const char *name, *summary, *paper;

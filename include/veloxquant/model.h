@@ -13,10 +13,10 @@
 typedef struct vq_model vq_model;
 
 typedef struct vq_model_info {
-    const char *family;        /* "llama", "qwen2", "qwen3", "gemma3" */
-    const char *name;          /* general.name, or "" */
+    const char *family; /* "llama", "qwen2", "qwen3", "gemma3" */
+    const char *name;   /* general.name, or "" */
     uint32_t n_layers, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_vocab, n_ctx_train;
-    uint32_t window;           /* of sliding-window layers, in tokens; 0 when all layers are global */
+    uint32_t window; /* of sliding-window layers, in tokens; 0 when all layers are global */
     uint64_t n_params, weight_bytes;
 } vq_model_info;
 
@@ -27,6 +27,7 @@ VQ_API void vq_model_close(vq_model *model);
 VQ_API const vq_model_info *vq_model_get_info(const vq_model *model);
 VQ_API const vq_tokenizer *vq_model_tokenizer(const vq_model *model);
 VQ_API const vq_gguf *vq_model_gguf(const vq_model *model);
-VQ_API uint64_t vq_model_hash(const vq_model *model);     /* of hyper-parameters, tensor names, types and samples of the data */
+VQ_API uint64_t
+vq_model_hash(const vq_model *model); /* of hyper-parameters, tensor names, types and samples of the data */
 
 #endif

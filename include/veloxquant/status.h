@@ -14,13 +14,13 @@
 
 typedef enum vq_status {
     VQ_OK = 0,
-    VQ_ERR_ARG,            /* a caller's argument is out of range */
-    VQ_ERR_NOMEM,          /* memory ran out, or a product of sizes does not fit */
-    VQ_ERR_IO,             /* the operating system refused to read or write */
-    VQ_ERR_FULL,           /* the cache or the context has no room for that many tokens */
-    VQ_ERR_UNSUPPORTED,    /* valid, but not something this build does */
-    VQ_ERR_MISMATCH,       /* a file belongs to other settings or another model */
-    VQ_ERR_CANCELLED,      /* the caller's callback asked to stop */
+    VQ_ERR_ARG,         /* a caller's argument is out of range */
+    VQ_ERR_NOMEM,       /* memory ran out, or a product of sizes does not fit */
+    VQ_ERR_IO,          /* the operating system refused to read or write */
+    VQ_ERR_FULL,        /* the cache or the context has no room for that many tokens */
+    VQ_ERR_UNSUPPORTED, /* valid, but not something this build does */
+    VQ_ERR_MISMATCH,    /* a file belongs to other settings or another model */
+    VQ_ERR_CANCELLED,   /* the caller's callback asked to stop */
     /* what can be wrong with a file */
     VQ_ERR_TRUNCATED,
     VQ_ERR_MAGIC,
@@ -46,7 +46,7 @@ typedef enum vq_status {
 
 typedef struct vq_error {
     vq_status status;
-    char text[512];        /* one line, NUL-terminated, no newline */
+    char text[512]; /* one line, NUL-terminated, no newline */
 } vq_error;
 
 /* A short constant name such as "truncated"; never NULL. */

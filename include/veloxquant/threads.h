@@ -13,7 +13,7 @@ VQ_API uint32_t vq_cores_allowed(void);
 
 /* Starts n_threads - 1 workers; the caller's thread is the remaining one.  0 means vq_cores_allowed(). */
 VQ_API vq_status vq_pool_open(vq_pool **out, uint32_t n_threads, vq_error *err);
-VQ_API void vq_pool_close(vq_pool *pool);   /* NULL is allowed */
-VQ_API uint32_t vq_pool_n_threads(const vq_pool *pool);   /* 1 for NULL */
+VQ_API void vq_pool_close(vq_pool *pool);               /* NULL is allowed */
+VQ_API uint32_t vq_pool_n_threads(const vq_pool *pool); /* 1 for NULL */
 
 #endif

@@ -11,7 +11,7 @@
 #include "kernels/vec.h"
 
 typedef struct vq_kernels {
-    uint32_t cpu;              /* set of vq_cpu bits that the tables were filled for */
+    uint32_t cpu; /* set of vq_cpu bits that the tables were filled for */
     vq_vec_kernels vec;
     vq_matmul_kernels matmul;
     vq_attention_kernels attention;

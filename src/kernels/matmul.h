@@ -18,17 +18,17 @@
 typedef struct vq_matrix {
     vq_type type;
     uint32_t n_in, n_out;
-    const void *data;          /* [n_out] rows of vq_type_row_bytes(type, n_in) */
+    const void *data; /* [n_out] rows of vq_type_row_bytes(type, n_in) */
 } vq_matrix;
 
 /* One product of vq_matmul_many. */
 typedef struct vq_matmul_job {
     const vq_matrix *w;
-    float *out;                /* [n_tokens][w->n_out] */
-    size_t out_stride;         /* floats from one token's row to the next */
+    float *out;        /* [n_tokens][w->n_out] */
+    size_t out_stride; /* floats from one token's row to the next */
 } vq_matmul_job;
 
-enum { VQ_MATMUL_JOBS = 8 };   /* most products of one vq_matmul_many */
+enum { VQ_MATMUL_JOBS = 8 }; /* most products of one vq_matmul_many */
 
 /* The inner kernels: owned by the matmul files (kernels/matmul*.c), see there. */
 typedef struct vq_matmul_kernels {
@@ -42,8 +42,8 @@ void vq_matmul_kernels_init(vq_matmul_kernels *k, uint32_t cpu);
  * F16, BF16). */
 bool vq_matmul_supports(vq_type type, uint32_t n_in);
 
-/* F32, F16 and BF16: multiplied in f32 in either mode, so that int8 activations lose accuracy and gain nothing.  A model
- * prepares exact activations for them where it can. */
+/* F32, F16 and BF16: multiplied in f32 in either mode, so that int8 activations lose accuracy and gain nothing.  A
+ * model prepares exact activations for them where it can. */
 bool vq_matmul_prefers_exact(vq_type type);
 
 /* Bytes of prepared activations for n tokens of n_in values; a multiple of 64.  The product has been checked to fit by
@@ -54,8 +54,8 @@ size_t vq_matmul_act_bytes(uint32_t n_in, uint32_t n_tokens, bool exact);
 void vq_matmul_prepare(const vq_matmul_kernels *k, vq_pool *pool, void *act, const float *x, uint32_t n_in,
                        uint32_t n_tokens, bool exact);
 
-/* out [n_tokens][n_out] (rows out_stride floats apart) = act times w.  `exact` and n_tokens as in prepare.  scratch holds
- * vq_matmul_scratch_bytes(n_threads) bytes, 64-byte aligned. */
+/* out [n_tokens][n_out] (rows out_stride floats apart) = act times w.  `exact` and n_tokens as in prepare.  scratch
+ * holds vq_matmul_scratch_bytes(n_threads) bytes, 64-byte aligned. */
 void vq_matmul(const vq_matmul_kernels *k, vq_pool *pool, const vq_matrix *w, const void *act, uint32_t n_tokens,
                bool exact, float *out, size_t out_stride, void *scratch);
 

@@ -27,15 +27,15 @@
 #include "kernels/matmul.h"
 
 enum {
-    VQ_MATMUL_BLOCK = 32,                 /* values that share an activation scale */
-    VQ_MATMUL_GROUP = 6,                  /* tokens that are prepared side by side: a register tile of every tier */
-    VQ_MATMUL_TOKEN_BYTES = 48,           /* of a block of one token: 32 codes, 4 words */
-    VQ_MATMUL_SCRATCH = 192 * 1024,       /* bytes of a thread; each tier asserts that its tiles fit */
+    VQ_MATMUL_BLOCK = 32,           /* values that share an activation scale */
+    VQ_MATMUL_GROUP = 6,            /* tokens that are prepared side by side: a register tile of every tier */
+    VQ_MATMUL_TOKEN_BYTES = 48,     /* of a block of one token: 32 codes, 4 words */
+    VQ_MATMUL_SCRATCH = 192 * 1024, /* bytes of a thread; each tier asserts that its tiles fit */
 };
 
 typedef struct vq_matmul_traits {
-    uint16_t block_len, block_bytes;      /* 0: unknown type */
-    uint8_t offset;                       /* codes are stored as q + offset >= 0 (128: as bytes of any sign) */
+    uint16_t block_len, block_bytes; /* 0: unknown type */
+    uint8_t offset;                  /* codes are stored as q + offset >= 0 (128: as bytes of any sign) */
     bool halves, minima, floats;
 } vq_matmul_traits;
 
@@ -59,13 +59,14 @@ typedef struct vq_matmul_part {
     const vq_matrix *w;
     const vq_matmul_act *act;
     uint32_t row, row_end, token, token_end;
-    float *out;                           /* of token 0 and row 0 */
+    float *out; /* of token 0 and row 0 */
     size_t out_stride;
 } vq_matmul_part;
 
 typedef struct vq_matmul_tier {
     /* Token t of a group of n.
-     *     d = max|x| / 127 over the block, zero block when that is below FLT_MIN;  a = x (127 / max|x|) to nearest even */
+     *     d = max|x| / 127 over the block, zero block when that is below FLT_MIN;  a = x (127 / max|x|) to nearest even
+     */
     void (*quantize)(uint8_t *group, uint32_t n, uint32_t t, const float *x, uint32_t n_in);
     void (*run)(const vq_matmul_part *part, void *scratch);
 } vq_matmul_tier;

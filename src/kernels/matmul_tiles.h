@@ -13,9 +13,9 @@
 #include "kernels/matmul_tier.h"
 
 enum {
-    VQ_TILE_LANES = 16,      /* most */
-    VQ_TILES = 2,            /* most that are multiplied side by side */
-    VQ_TILE_BLOCKS = 32,     /* unpacked at once */
+    VQ_TILE_LANES = 16,  /* most */
+    VQ_TILES = 2,        /* most that are multiplied side by side */
+    VQ_TILE_BLOCKS = 32, /* unpacked at once */
     VQ_TILE_FLOATS = 256,
 };
 
@@ -33,13 +33,14 @@ typedef struct vq_tile {
 } vq_tile;
 
 typedef void (*vq_tile_fn)(const vq_tile *tile);
-/* Records of blocks [b, b + n) of `lanes` rows that are stride bytes apart; of the K types b and n are multiples of 8. */
+/* Records of blocks [b, b + n) of `lanes` rows that are stride bytes apart; of the K types b and n are multiples of 8.
+ */
 typedef void (*vq_unpack_fn)(uint8_t *out, const uint8_t *rows, size_t stride, uint32_t b, uint32_t n);
 
 typedef struct vq_tiling {
     uint32_t lanes;
-    uint32_t side_int8, side_f32;                   /* tiles multiplied side by side */
-    const vq_unpack_fn *unpack;                     /* [VQ_N_TYPES] */
+    uint32_t side_int8, side_f32; /* tiles multiplied side by side */
+    const vq_unpack_fn *unpack;   /* [VQ_N_TYPES] */
     /* Values [i, i + n) of rows of floats. */
     void (*unpack_floats)(vq_type type, float *out, const uint8_t *rows, size_t stride, uint32_t i, uint32_t n);
     /* One record as [32][lanes] floats. */

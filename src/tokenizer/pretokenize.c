@@ -15,8 +15,8 @@
 #define S "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" S "\\p{L}\\p{N}]+|[" S "]+(?![^" S "])|[" S "]+"
-/* Llama 3 and Qwen 2 differ in how many digits go together.  (Qwen's own tokenizer brings text into normal form C first;
- * here, as in llama.cpp, text is taken as it is.) */
+/* Llama 3 and Qwen 2 differ in how many digits go together.  (Qwen's own tokenizer brings text into normal form C
+ * first; here, as in llama.cpp, text is taken as it is.) */
 #define TIKTOKEN(digits)                                                                                               \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" digits "| ?[^" S "\\p{L}\\p{N}]+[\\r\\n]*|"    \
     "[" S "]*[\\r\\n]+|[" S "]+(?![^" S "])|[" S "]+"

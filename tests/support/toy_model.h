@@ -24,10 +24,10 @@ typedef struct toy_params {
     uint32_t window;    /* attention.sliding_window; 0: no such key */
     float rope_base;
     toy_rope rope;
-    bool tied;                 /* no output.weight */
-    vq_type type;              /* of the matrices: F32, F16, BF16 or Q8_0 (dimensions then multiples of 32) */
-    uint64_t seed;             /* of the weights */
-    const char *chat_template; /* NULL: none */
+    bool tied;                    /* no output.weight */
+    vq_type type;                 /* of the matrices: F32, F16, BF16 or Q8_0 (dimensions then multiples of 32) */
+    uint64_t seed;                /* of the weights */
+    const char *chat_template;    /* NULL: none */
     void (*more)(gguf_writer *w); /* NULL, or adds keys and tensors */
 } toy_params;
 
