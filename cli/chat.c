@@ -276,12 +276,13 @@ static int turn(struct chat *c, const char *text, size_t n_bytes)
 static void print_stats(const struct chat *c)
 {
     cli_cache cache;
-    char used[16], f16[16];
+    char used[16], f16[16], rate[32] = "";
     const vq_generate_result *r = &c->last;
     cli_cache_measure(c->engine.session, &cache);
-    fprintf(stderr, "last answer: %zu tokens read at %.1f/s, first token after %.3f s, %zu written at %.1f/s\n",
-            r->n_prompt, r->prompt_seconds > 0 ? (double)r->n_prompt / r->prompt_seconds : 0, r->first_token_seconds,
-            r->n_new, r->decode_seconds > 0 ? (double)r->n_new / r->decode_seconds : 0);
+    if (r->n_new > 1) /* the first one comes with the question */
+        snprintf(rate, sizeof rate, " at %.1f/s", cli_rate(r->n_new - 1, r->decode_seconds));
+    fprintf(stderr, "last answer: %zu tokens read at %.1f/s, first token after %.3f s, %zu written%s\n", r->n_prompt,
+            cli_rate(r->n_prompt, r->prompt_seconds), r->first_token_seconds, r->n_new, rate);
     fprintf(stderr, "conversation: %u of %u tokens; cache %s, %.2f bits a value; f16 would need %s\n",
             vq_session_n_tokens(c->engine.session), vq_session_n_ctx(c->engine.session), cli_bytes(cache.used, used),
             cache.bits, cli_bytes(cache.f16, f16));

@@ -51,7 +51,9 @@ int cli_finish_output(int status);
 /* SIGBUS says that the model file changed and ends; SIGPIPE ends quietly. */
 void cli_signals_init(void);
 void cli_signals_model(const char *path); /* named in the message of SIGBUS */
-/* From here on Ctrl-C only sets a flag; `most` times, then it ends the program with CLI_INTERRUPTED at once. */
+/* From here on Ctrl-C (and SIGTERM) only sets a flag; `most` times, then it ends the program at once, with 128 +
+ * signal.
+ */
 void cli_catch_interrupt(int most);
 bool cli_interrupted(void);
 void cli_forget_interrupt(void);
@@ -61,7 +63,8 @@ void cli_forget_interrupt(void);
 bool cli_read_file(const char *path, char **bytes, size_t *n_bytes);
 /* "12.3 MiB" into out. */
 const char *cli_bytes(uint64_t n_bytes, char out[16]);
-double cli_seconds(void); /* monotonic */
+double cli_seconds(void);                  /* monotonic */
+double cli_rate(size_t n, double seconds); /* a second; 0 when no time was measured */
 /* \n, \t, \r, \\ and \" of text become what they mean; in place. */
 void cli_unescape(char *text);
 bool cli_stderr_is_terminal(void);

@@ -67,6 +67,7 @@ bool cli_parse(const cli_page *page, int argc, char **argv, size_t *n_operands, 
 /* ---- standard output ---- */
 
 static int write_errno;
+static volatile sig_atomic_t last_signal;
 
 bool cli_write(const char *bytes, size_t n_bytes)
 {
@@ -81,6 +82,8 @@ int cli_finish_output(int status)
 {
     errno = 0;
     const bool failed = ferror(stdout) != 0;
+    if (status == CLI_INTERRUPTED && last_signal == SIGTERM)
+        status = 128 + SIGTERM;
     if (fclose(stdout) != 0 && write_errno == 0)
         write_errno = errno;
     if (!failed && write_errno == 0)
@@ -105,9 +108,9 @@ static void on_bus(int signal_number)
 
 static void on_interrupt(int signal_number)
 {
-    (void)signal_number;
+    last_signal = signal_number;
     if (n_interrupts++ >= most_interrupts)
-        _exit(CLI_INTERRUPTED);
+        _exit(128 + signal_number);
 }
 
 void cli_signals_init(void)
@@ -130,6 +133,7 @@ void cli_catch_interrupt(int most)
     most_interrupts = most;
     const struct sigaction action = {.sa_handler = on_interrupt}; /* no SA_RESTART: reads return */
     sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL); /* temporary files are removed then too */
 }
 
 bool cli_interrupted(void) { return n_interrupts > 0; }
@@ -204,6 +208,8 @@ double cli_seconds(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+double cli_rate(size_t n, double seconds) { return seconds > 0 ? (double)n / seconds : 0; }
 
 void cli_unescape(char *text)
 {

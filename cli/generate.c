@@ -175,17 +175,20 @@ static void print_summary(const vq_generate_result *r, const cli_engine *e, size
 {
     static const char *const reasons[] = {"-n reached", "end of text", "stop string", "context full", "stopped"};
     cli_cache cache;
-    char used[16], f16[16], random[48] = "", reused[64] = "";
+    char used[16], f16[16], random[48] = "", reused[64] = "", rate[32] = "";
     cli_cache_measure(e->session, &cache);
     if (drawn)
         snprintf(random, sizeof random, "; seed %" PRIu64, seed);
     if (n_reused)
         snprintf(reused, sizeof reused, " (%zu more from the saved cache)", n_reused);
-    fprintf(stderr, "[prompt %zu tokens%s, %.1f/s; first token after %.3f s; %zu new, %.1f/s: %s]\n", r->n_prompt,
-            reused, r->prompt_seconds > 0 ? (double)r->n_prompt / r->prompt_seconds : 0, r->first_token_seconds,
-            r->n_new, r->decode_seconds > 0 ? (double)r->n_new / r->decode_seconds : 0, reasons[r->finish]);
-    fprintf(stderr, "[cache %s for %u tokens, %.2f bits a value; f16 would need %s%s]\n", cli_bytes(cache.used, used),
-            vq_session_n_tokens(e->session), cache.bits, cli_bytes(cache.f16, f16), random);
+    if (r->n_new > 1) /* the first one comes with the prompt */
+        snprintf(rate, sizeof rate, ", %.1f/s", cli_rate(r->n_new - 1, r->decode_seconds));
+    fprintf(stderr, "[prompt %zu token%s%s, %.1f/s; first token after %.3f s; %zu new%s: %s]\n", r->n_prompt,
+            r->n_prompt == 1 ? "" : "s", reused, cli_rate(r->n_prompt, r->prompt_seconds), r->first_token_seconds,
+            r->n_new, rate, reasons[r->finish]);
+    const uint32_t n = vq_session_n_tokens(e->session);
+    fprintf(stderr, "[cache %s for %u token%s, %.2f bits a value; f16 would need %s%s]\n", cli_bytes(cache.used, used),
+            n, n == 1 ? "" : "s", cache.bits, cli_bytes(cache.f16, f16), random);
     if (details)
         cli_cache_print(&cache);
 }

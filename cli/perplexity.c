@@ -196,8 +196,8 @@ static void print_text(const struct job *j, const char *method)
     const vq_comparison *c = &j->sum;
     cli_cache cache;
     char used[16];
-    printf("tokens     %llu scored, in %zu windows of %u of which the first %u are not\n", (unsigned long long)c->nll.n,
-           j->n_windows, j->args->window, j->skip);
+    printf("tokens     %llu scored, in %zu window%s of %u of which the first %u are not\n",
+           (unsigned long long)c->nll.n, j->n_windows, j->n_windows == 1 ? "" : "s", j->args->window, j->skip);
     if (j->reference) {
         cli_cache_measure(j->reference, &cache);
         printf("reference  %s: %.3f bits a value, %s a window\n", j->args->reference, cache.bits,

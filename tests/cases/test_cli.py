@@ -241,6 +241,18 @@ def signals(folder):
              (p.returncode == 130 and b"ppl so far" in err) or (model == BASE and p.returncode in (0, -2)),
              (p.returncode, out, err))
 
+    p = subprocess.Popen([PROGRAM, "bench", "-m", HEADS, "-p", "4", "-n", "2", "-d", "64", "-r", "1000", "-t", "1"],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                         env=dict(ENV, TMPDIR=folder))
+    end = time.time() + 30
+    while not os.listdir(folder) and p.poll() is None and time.time() < end:
+        time.sleep(0.001)
+    p.send_signal(signal.SIGTERM)
+    out, err = p.communicate(timeout=60)
+    case("SIGTERM during bench: the figures so far, no temporary file, status 143 (or it was done)",
+         p.returncode in (143, 0) and b"decode 2" in out and os.listdir(folder) == [],
+         (p.returncode, out, err, os.listdir(folder)))
+
     # a model that shrinks while it is mapped
     copy = os.path.join(folder, "shrinks.gguf")
     with open(BASE, "rb") as f, open(copy, "wb") as g:
