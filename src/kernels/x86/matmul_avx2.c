@@ -5,7 +5,6 @@
  * multiplied as |w| times (sign of w) a, one at a time: at most 2 * 128 * 127. */
 #include "kernels/x86/matmul_avx2.h"
 
-#include <float.h>
 #include <string.h>
 
 enum {
@@ -22,61 +21,6 @@ typedef struct shape {
     int steps; /* dwords whose products are added in 16 bits */
     int shift; /* log2 of the offset of narrow codes */
 } shape;
-
-static float reduce_max(__m256 x)
-{
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
-}
-
-static int32_t reduce_add(__m256i x)
-{
-    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
-    s = _mm_add_epi32(s, _mm_unpackhi_epi64(s, s));
-    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 1)));
-}
-
-static void quantize(uint8_t *group, uint32_t n, uint32_t t, const float *x, uint32_t n_in)
-{
-    const __m256 abs = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-    uint8_t *codes = group + (size_t)t * BLOCK;
-    float *words = (float *)(void *)(group + (size_t)n * BLOCK) + t;
-
-    for (uint32_t i = 0; i < n_in; i += BLOCK) {
-        float last[BLOCK] = {0};
-        const float *from = x + i;
-        if (n_in - i < BLOCK) {
-            memcpy(last, from, (n_in - i) * sizeof *from);
-            from = last;
-        }
-        __m256 v[4];
-        for (int j = 0; j < 4; j++)
-            v[j] = _mm256_loadu_ps(from + 8 * j);
-        const float max = reduce_max(_mm256_max_ps(_mm256_max_ps(_mm256_and_ps(v[0], abs), _mm256_and_ps(v[1], abs)),
-                                                   _mm256_max_ps(_mm256_and_ps(v[2], abs), _mm256_and_ps(v[3], abs))));
-        const float d = max / 127.0f;
-        __m256i a[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
-        if (d >= FLT_MIN) {
-            const __m256 inverse = _mm256_set1_ps(127.0f / max);
-            for (int j = 0; j < 4; j++)
-                a[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], inverse));
-        }
-        const int32_t sum0 = reduce_add(_mm256_add_epi32(a[0], a[1]));
-        const int32_t sum = sum0 + reduce_add(_mm256_add_epi32(a[2], a[3]));
-        /* packing interleaves 128-bit lanes: a0 a1 | a2 a3 in dwords come out as 0 2 4 6 1 3 5 7 */
-        const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a[0], a[1]), _mm256_packs_epi32(a[2], a[3]));
-        _mm256_storeu_si256((__m256i *)(void *)codes,
-                            _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
-        int32_t *ints = (int32_t *)(void *)words;
-        words[0] = d >= FLT_MIN ? d : 0;
-        words[n] = words[0] * (float)sum;
-        ints[2 * n] = -sum;
-        ints[3 * n] = -sum0;
-        codes += (size_t)n * TOKEN_BYTES;
-        words += (size_t)n * (TOKEN_BYTES / 4);
-    }
-}
 
 VQ_INLINE __m256i broadcast4(const void *p)
 {
@@ -179,15 +123,9 @@ VQ_INLINE void tile_int8_n(const vq_tile *tile, uint32_t n, shape s)
     for (uint32_t t = 0; t < n; t++)
         acc[t] = load_acc(tile, 0, t);
     for (uint32_t b = 0; b < tile->n; b++, w += bytes, a += n * TOKEN_BYTES) {
-        const float *words = (const float *)(const void *)(w + CODES);
-        __m256i q[8];
-        __m256 d[2], m[2];
-        for (int k = 0; k < 8; k++)
-            q[k] = load(w + k * 32);
-        for (int h = 0; h < n_parts; h++) {
-            d[h] = _mm256_loadu_ps(words + h * LANES);
-            m[h] = s.minima ? _mm256_loadu_ps(words + (n_parts + h) * LANES) : _mm256_setzero_ps();
-        }
+        /* records are 32-byte aligned */
+        const __m256i *q = (const __m256i *)(const void *)w;
+        const __m256 *d = (const __m256 *)(const void *)(w + CODES), *m = d + n_parts;
         multiply_record(acc, q, d, m, a, n, s);
     }
     for (uint32_t t = 0; t < n; t++)
@@ -320,4 +258,4 @@ static void run(const vq_matmul_part *part, void *scratch)
         vq_tiles_run(&tiling, part, scratch);
 }
 
-const vq_matmul_tier vq_matmul_tier_avx2 = {.quantize = quantize, .run = run};
+const vq_matmul_tier vq_matmul_tier_avx2 = {.quantize = vq_quantize_avx2, .run = run};

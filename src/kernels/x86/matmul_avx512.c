@@ -6,7 +6,6 @@
  * ahead (the 16 rows are read side by side, in an order that the hardware does not foresee). */
 #include "kernels/x86/matmul_avx512.h"
 
-#include <float.h>
 #include <string.h>
 
 enum {
@@ -16,39 +15,6 @@ enum {
     SIDE = 2, /* tiles side by side */
     CODES = 8 * 64,
 };
-
-static void quantize(uint8_t *group, uint32_t n, uint32_t t, const float *x, uint32_t n_in)
-{
-    const __m512 abs = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff));
-    uint8_t *codes = group + (size_t)t * BLOCK;
-    float *words = (float *)(void *)(group + (size_t)n * BLOCK) + t;
-
-    for (uint32_t i = 0; i < n_in; i += BLOCK) {
-        const uint32_t left = n_in - i;
-        const __mmask16 mask0 = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
-        const __mmask16 mask1 = left >= 32 ? 0xffff : left > 16 ? (__mmask16)((1u << (left - 16)) - 1) : 0;
-        const __m512 x0 = _mm512_maskz_loadu_ps(mask0, x + i);
-        const __m512 x1 = mask1 ? _mm512_maskz_loadu_ps(mask1, x + i + 16) : _mm512_setzero_ps();
-        const float max = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_and_ps(x0, abs), _mm512_and_ps(x1, abs)));
-        const float d = max / 127.0f;
-        __m512i a0 = _mm512_setzero_si512(), a1 = a0;
-        if (d >= FLT_MIN) {
-            const __m512 inverse = _mm512_set1_ps(127.0f / max);
-            a0 = _mm512_cvtps_epi32(_mm512_mul_ps(x0, inverse));
-            a1 = _mm512_cvtps_epi32(_mm512_mul_ps(x1, inverse));
-        }
-        const int32_t sum0 = _mm512_reduce_add_epi32(a0), sum = sum0 + _mm512_reduce_add_epi32(a1);
-        _mm_storeu_si128((__m128i *)codes, _mm512_cvtepi32_epi8(a0));
-        _mm_storeu_si128((__m128i *)(codes + 16), _mm512_cvtepi32_epi8(a1));
-        int32_t *ints = (int32_t *)(void *)words;
-        words[0] = d >= FLT_MIN ? d : 0;
-        words[n] = words[0] * (float)sum;
-        ints[2 * n] = -sum;
-        ints[3 * n] = -sum0;
-        codes += (size_t)n * TOKEN_BYTES;
-        words += (size_t)n * (TOKEN_BYTES / 4);
-    }
-}
 
 VQ_INLINE __m512i broadcast4(const void *p)
 {
@@ -274,4 +240,4 @@ static void run(const vq_matmul_part *part, void *scratch)
         vq_tiles_run(&tiling, part, scratch);
 }
 
-const vq_matmul_tier vq_matmul_tier_avx512 = {.quantize = quantize, .run = run};
+const vq_matmul_tier vq_matmul_tier_avx512 = {.quantize = vq_quantize_avx2, .run = run};

@@ -152,6 +152,9 @@ VQ_INLINE void block_iq4_nl(record *out, const uint8_t *p, size_t stride, __m512
     out->d = low_halves(gather(p, offsets));
 }
 
+/* Of the AVX2 tier; vectors of 512 bits gain nothing on blocks of 32. */
+void vq_quantize_avx2(uint8_t *group, uint32_t n, uint32_t t, const float *x, uint32_t n_in);
+
 extern const vq_unpack_fn vq_unpack_avx512[VQ_N_TYPES];
 void vq_unpack_floats_avx512(vq_type type, float *out, const uint8_t *rows, size_t stride, uint32_t i, uint32_t n);
 void vq_record_f32_avx512(float *out, const uint8_t *to, const vq_matmul_traits *traits);
