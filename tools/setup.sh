@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by ./test, ./quickstart and .ci/run: what the machine needs, by Debian package name.
 #
 # need_packages NAME...   installs those that are missing; asks the package manager for nothing when all are there.
@@ -66,6 +67,7 @@ need_packages() {
     rm -f "$log"
 }
 
+# shellcheck disable=SC2034
 build_packages=(gcc libc6-dev meson ninja-build pkg-config python3 libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev
     libedit-dev)
 
