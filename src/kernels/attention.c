@@ -150,6 +150,8 @@ void vq_attention_kernels_init(vq_attention_kernels *k, uint32_t cpu)
         .softmax = softmax_c,
     };
 #if defined(__x86_64__)
+    if (cpu & VQ_CPU_AVX2)
+        vq_attention_init_avx2(k);
     if (cpu & VQ_CPU_AVX512)
         vq_attention_init_avx512(k);
 #else

@@ -47,6 +47,7 @@ typedef struct vq_attention_kernels {
 } vq_attention_kernels;
 
 void vq_attention_kernels_init(vq_attention_kernels *k, uint32_t cpu);
+void vq_attention_init_avx2(vq_attention_kernels *k);
 void vq_attention_init_avx512(vq_attention_kernels *k);
 
 #endif
