@@ -82,6 +82,10 @@ int cli_session_open(vq_session **out, const cli_engine *e, const cli_page *page
     params.pool = e->pool;
     if (!exact_type(args->kv_exact, &params.kv_exact))
         return cli_usage(page, "--kv-exact: '%s', must be f16, bf16 or f32", args->kv_exact);
+    const uint32_t trained = vq_model_get_info(e->model)->n_ctx_train;
+    if (!method && args->n_ctx > trained)
+        cli_say("note: a context of %u tokens, the model was trained on %u; beyond that texts get worse", args->n_ctx,
+                trained);
     const vq_status status = vq_session_open(out, e->model, &params, &err);
     if (status == VQ_ERR_ARG)
         return cli_usage(page, "%s", err.text);

@@ -71,7 +71,7 @@ static void random_logits(vq_rng *rng, float *logits, uint32_t n, double spread)
 static void draws_match_probabilities(void **state)
 {
     (void)state;
-    enum { N = 1000, DRAWS = 20000 };
+    enum { N = 1000, DRAWS = 8000 };
     const vq_sampler_params cases[] = {
         {.temperature = 0.8F, .top_k = 40, .top_p = 0.95F, .min_p = 0.05F, .repeat_penalty = 1},
         {.temperature = 1, .top_k = 0, .top_p = 0.9F, .min_p = 0, .repeat_penalty = 1},
