@@ -134,8 +134,10 @@ static void window_is_the_query_and_w_minus_1_keys(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 2)
+        setenv("VQ_CPU", argv[1], 1); /* the ceiling, for one run a tier */
     static toy toys[N_TOYS];
     toys_make(toys);
     struct CMUnitTest tests[3 * N_TOYS + 1];
