@@ -124,9 +124,11 @@ INLINE void score_cols(kind t, const float *q, uint32_t q_stride, uint32_t nq, c
     float wide[BLOCK * BLOCK] __attribute__((aligned(64)));
     for (uint32_t c = 0; c < d; c += BLOCK) {
         const uint32_t n_channels = d - c < BLOCK ? d - c : BLOCK;
-        for (uint32_t i = 0; i < n_channels; i++)
+        for (uint32_t i = 0; i < n_channels; i++) {
+            fetch(t, next, (size_t)(c + i) * VQ_BLOCK_ROWS, n);
             for (uint32_t j = 0; j < n; j += LANES)
                 _mm256_store_ps(wide + i * BLOCK + j, load(t, at(t, k, (size_t)(c + i) * VQ_BLOCK_ROWS + j)));
+        }
         score_block(F32, q + c, q_stride, nq, wide, BLOCK, n, n_channels, out, c == 0, NULL);
     }
 }
@@ -288,10 +290,12 @@ INLINE void mix(kind t, const float *w, uint32_t w_stride, uint32_t nq, const vo
         const uint32_t channels = d - c < BLOCK ? d - c : BLOCK;
         for (uint32_t first = 0; first < n; first += BLOCK) {
             const uint32_t rows = n - first < BLOCK ? n - first : BLOCK;
-            for (uint32_t j = 0; j < rows; j++)
+            for (uint32_t j = 0; j < rows; j++) {
+                fetch(t, next, (size_t)(first + j) * d + c, channels);
                 for (uint32_t e = 0; e < channels; e += LANES)
                     _mm256_store_ps(wide + j * BLOCK + e,
                                     load_first(t, at(t, v, (size_t)(first + j) * d + c + e), channels - e));
+            }
             mix_block(F32, w + first, w_stride, nq, wide, BLOCK, rows, channels, acc + c, d, NULL);
         }
     }
