@@ -14,6 +14,7 @@ static const cli_command commands[] = {
     {"tokenize", "text to token ids and back", cli_tokenize},
     {"inspect", "what is in a model file", cli_inspect},
     {"methods", "the ways to store keys and values", cli_methods},
+    {"fidelity", "what a way of storing does to rows in NumPy files", cli_fidelity},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -52,6 +52,35 @@ typedef struct vq_comparison {
 VQ_API vq_status vq_eval_compare(vq_session *reference, vq_session *const *tested, size_t n_tested, const vq_windows *w,
                                  vq_eval_fn progress, void *arg, vq_comparison *out, vq_error *err);
 
+/* What a cache method does to rows, without a model. */
+typedef struct vq_fidelity_params {
+    uint32_t n_heads, n_kv_heads, n_tokens, n_queries, d_k, d_v; /* n_heads is a multiple of n_kv_heads */
+    const float *k, *v;                                          /* [n_kv_heads][n_tokens][d] */
+    const float *q;            /* [n_heads][n_queries][d_k]; NULL: normal draws from the seed */
+    const char *keys, *values; /* as vq_kv_params */
+    uint32_t sinks, residual;  /* exact rows; 0 shows the codes alone, VQ_KV_DEFAULT what the method asks for */
+    uint64_t seed;
+    vq_pool *pool;          /* may be NULL */
+    float *k_read, *v_read; /* [n_kv_heads][n_tokens][d]: where the rows go as attention sees them; may be NULL */
+} vq_fidelity_params;
+
+typedef struct vq_fidelity {
+    uint64_t n_rows, n_packed; /* of keys, over all heads */
+    double bits_per_value;     /* codes, scales and shared tables of packed keys and values */
+    /* over packed rows: */
+    double key_cosine, value_cosine; /* mean of cos(x, x^) */
+    double key_error, value_error;   /* sum |x - x^|^2 / sum |x|^2 */
+    double product_error;            /* rms(q.k^ - q.k) / rms(q.k) */
+    double product_slope;            /* of the regression of q.k^ on q.k through 0; 1 without bias */
+    double product_slope_error;      /* its standard error, from the spread over queries */
+    /* over all rows, each query after the last row: */
+    double attention_error;    /* sqrt(sum |o - o^|^2 / sum |o|^2), o in double precision */
+    double append_rows_second; /* key and value rows appended a second, encoding included */
+    double attend_seconds;     /* of one query token, all heads */
+} vq_fidelity;
+
+VQ_API vq_status vq_eval_fidelity(const vq_fidelity_params *params, vq_fidelity *out, vq_error *err);
+
 /* Speed.  Token ids are drawn from `seed`, so that samples can rotate through different inputs.
  * fill: untimed, to `n` tokens in all.  prompt: n tokens in chunks. decode: n tokens one at a time. */
 VQ_API vq_status vq_eval_fill(vq_session *s, uint32_t n, uint64_t seed, vq_error *err);

@@ -61,6 +61,8 @@ VQ_API vq_status vq_kv_attend(vq_kv *kv, uint32_t layer, const float *q, uint32_
 
 /* Rows appended to a layer and not truncated, those that left a sliding window included. */
 VQ_API uint32_t vq_kv_n_rows(const vq_kv *kv, uint32_t layer);
+/* First rows of a layer that are held exactly: what was asked for, or what the method asks for; 0 with a window. */
+VQ_API uint32_t vq_kv_n_sinks(const vq_kv *kv, uint32_t layer);
 /* Drops the newest rows of every layer until n are left.  Codes stay codes, also where a cache that never held more
  * than n rows would hold them exactly; only when the cut splits a granule of codes, its rows (fewer than 32, or 64) are
  * decoded, held exactly and packed again once their granule is full.  So with a codec that loses nothing and residual 0

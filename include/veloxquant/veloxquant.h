@@ -7,6 +7,7 @@
 #include "veloxquant/gguf.h"
 #include "veloxquant/kv.h"
 #include "veloxquant/model.h"
+#include "veloxquant/npy.h"
 #include "veloxquant/session.h"
 #include "veloxquant/status.h"
 #include "veloxquant/threads.h"

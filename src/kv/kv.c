@@ -283,6 +283,8 @@ void vq_kv_clear(vq_kv *kv)
 
 uint32_t vq_kv_n_rows(const vq_kv *kv, uint32_t layer) { return layer < kv->n_layers ? kv->layers[layer].n_rows : 0; }
 
+uint32_t vq_kv_n_sinks(const vq_kv *kv, uint32_t layer) { return layer < kv->n_layers ? kv->layers[layer].sinks : 0; }
+
 /* Rows of one side from `first` on to x. */
 static void read_side(const vq_kv *kv, const vq_kv_layer *l, uint32_t head, bool keys, uint32_t first, float *x)
 {
