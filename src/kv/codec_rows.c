@@ -38,7 +38,7 @@ vq_status vq_codec_rows_create(vq_codec_state **out, const vq_codec_env *env, co
     s->arena = arena;
     s->rotation = rotation;
     s->code = vq_rowcode_make(plan->levels, &s->rotation, k, env->d, env->keys,
-                              env->keys ? VQ_FIT_UNBIASED : VQ_FIT_LEAST_SQUARES);
+                              env->keys ? plan->keys : VQ_FIT_LEAST_SQUARES);
     s->code.search = plan->search;
     *out = (vq_codec_state *)s;
     return VQ_OK;

@@ -15,11 +15,12 @@ typedef struct vq_rows_state {
 typedef struct vq_rows_plan {
     const char *codec; /* its name, for messages */
     const vq_levels *levels;
-    bool haar;   /* vq_rotation_layout */
-    bool search; /* vq_rowcode */
+    bool haar;           /* vq_rotation_layout */
+    bool search;         /* vq_rowcode */
+    vq_rowcode_fit keys; /* of the norms of keys; values take least squares */
 } vq_rows_plan;
 
-/* Least-squares norms for values, unbiased ones for keys.  VQ_ERR_UNSUPPORTED outside of head sizes 8..512. */
+/* VQ_ERR_UNSUPPORTED outside of head sizes 8..512. */
 vq_status vq_codec_rows_create(vq_codec_state **out, const vq_codec_env *env, const vq_rows_plan *plan, vq_error *err);
 /* The head sizes that packed codecs take. */
 vq_status vq_codec_check_d(const vq_codec_env *env, const char *codec, vq_error *err);

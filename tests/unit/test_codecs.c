@@ -357,7 +357,6 @@ static void unbiased_codecs_have_slope_one(void **state)
         {"turboquant-prod", {{"bits", 1}}},
         {"turboquant-prod", {{"bits", 2}}},
         {"turboquant-prod", {{"bits", 4}}},
-        {"turboquant-mse", {{"bits", 2}}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         for (uint32_t d = 64; d <= 128; d += 64) {

@@ -1,6 +1,6 @@
-/* PolarQuant: a rotated row in blocks of 16 coordinates, each block a radius and 15 angles.  Level 1 has the angles of 8
- * pairs on the circle (4 bits), levels 2, 3 and 4 those between the radii of the level below (2 bits each), which lie in
- * [0, pi/2] and crowd around pi/4.
+/* PolarQuant: a rotated row in blocks of 16 coordinates, each block a radius and 15 angles.  Level 1 has the angles of
+ * 8 pairs on the circle (4 bits), levels 2, 3 and 4 those between the radii of the level below (2 bits each), which lie
+ * in [0, pi/2] and crowd around pi/4.
  *
  * Page: for each row, 46 bits a block as one stream (quant/pack.h), rows 64; then radii in f16, d / 16 a row. */
 #include <math.h>
@@ -15,9 +15,9 @@
 enum { BLOCK = 16, BLOCK_BITS = 8 * 4 + 7 * 2, CIRCLE_BITS = 4, QUARTER_BITS = 2 };
 
 struct polar_state {
-    vq_arena arena;            /* holds this struct too */
+    vq_arena arena; /* holds this struct too */
     vq_rotation rotation;
-    vq_rowcode limits;         /* for vq_rowcode_limit */
+    vq_rowcode limits; /* for vq_rowcode_limit */
     uint32_t d, n_blocks;
     bool keys;
 };

@@ -16,6 +16,7 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
         .codec = "rabitq",
         .levels = &vq_levels_uniform[bits - 1],
         .search = true,
+        .keys = VQ_FIT_UNBIASED,
     };
     return vq_codec_rows_create(out, env, &plan, err);
 }

@@ -20,6 +20,8 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
         .codec = "turboquant-mse",
         .levels = &vq_levels_gaussian[bits - 1],
         .haar = env->options[OPTION_HAAR] != 0,
+        /* Without bias, keys of 2 bits lose twice as much (KL divergence): a softmax feels the variance. */
+        .keys = VQ_FIT_LEAST_SQUARES,
     };
     return vq_codec_rows_create(out, env, &plan, err);
 }

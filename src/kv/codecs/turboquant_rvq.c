@@ -1,8 +1,8 @@
 /* TurboQuant with two stages: b bits for the rotated coordinate, b bits for what is left of it.  Two scalar stages are
  * one quantiser of 2b bits, so this is a row code with other levels; the best it can do is the plain quantiser.
  *
- * The second stage of the method's original is one Laplacian quantiser for all residuals; ours takes the residual's true
- * deviation.  The fitted one is a quantiser of its own for every cell of the first stage. */
+ * The second stage of the method's original is one Laplacian quantiser for all residuals; ours takes the residual's
+ * true deviation.  The fitted one is a quantiser of its own for every cell of the first stage. */
 #include "kv/codec_rows.h"
 
 enum { OPTION_BITS, OPTION_FITTED, N_OPTIONS };
@@ -22,7 +22,7 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
     const vq_rows_plan plan = {
         .codec = "turboquant-rvq",
         .levels = env->options[OPTION_FITTED] != 0 ? &vq_levels_two_stage_fitted[bits - 1]
-                                                    : &vq_levels_two_stage_seed[bits - 1],
+                                                   : &vq_levels_two_stage_seed[bits - 1],
     };
     return vq_codec_rows_create(out, env, &plan, err);
 }
