@@ -106,10 +106,33 @@ static void dots_su_c(int32_t *out, size_t out_stride, const int8_t *tile, size_
     }
 }
 
-static void scores_c(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, uint32_t n)
+static void nibbles_c(uint8_t *out, const uint8_t *packed, const uint8_t *table, uint32_t n_bytes)
+{
+    for (uint32_t i = 0; i < n_bytes; i++) {
+        out[i] = table[packed[i] & 15];
+        out[n_bytes + i] = table[packed[i] >> 4];
+    }
+}
+
+static void scale_bytes_c(float *out, const uint8_t *bytes, float scale, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        out[i] = (float)(2 * dots[i] - centre) * scale * norms[i];
+        out[i] = (float)bytes[i] * scale;
+}
+
+static int32_t dot_us_c(const uint8_t *u, const int8_t *q, uint32_t n)
+{
+    int32_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += u[i] * q[i];
+    return sum;
+}
+
+static void scores_c(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, float base,
+                     uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (float)(2 * dots[i] - centre) * scale * norms[i] + base;
 }
 
 static void add_scaled_c(float *acc, const int32_t *dots, int32_t sum, float scale, uint32_t n)
@@ -230,6 +253,9 @@ void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
         .unpack_values = vq_codes_unpack_values_c,
         .dots_us = dots_us_c,
         .dots_su = dots_su_c,
+        .nibbles = nibbles_c,
+        .scale_bytes = scale_bytes_c,
+        .dot_us = dot_us_c,
         .scores = scores_c,
         .add_scaled = add_scaled_c,
         .weigh_narrow = weigh_narrow_c,

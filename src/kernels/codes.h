@@ -73,8 +73,16 @@ typedef struct vq_codes_kernels {
     void (*dots_su)(int32_t *out, size_t out_stride, const int8_t *tile, size_t tile_stride, uint32_t n_lanes,
                     uint32_t n_quads, const uint8_t *b, size_t b_stride, uint32_t n);
 
-    /* out[i] = (float)(2 dots[i] - centre) * scale * norms[i] */
-    void (*scores)(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, uint32_t n);
+    /* out[i] = table[low nibble of byte i], out[n_bytes + i] = table[high nibble]; table [16] */
+    void (*nibbles)(uint8_t *out, const uint8_t *packed, const uint8_t *table, uint32_t n_bytes);
+    /* out[i] = bytes[i] * scale */
+    void (*scale_bytes)(float *out, const uint8_t *bytes, float scale, uint32_t n);
+    /* sum of u[i] * q[i] over n values, a multiple of 8; |q| <= 127 where u <= 127 */
+    int32_t (*dot_us)(const uint8_t *u, const int8_t *q, uint32_t n);
+
+    /* out[i] = (float)(2 dots[i] - centre) * scale * norms[i] + base */
+    void (*scores)(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, float base,
+                   uint32_t n);
     /* acc[i] += (float)(2 dots[i] + sum) * scale */
     void (*add_scaled)(float *acc, const int32_t *dots, int32_t sum, float scale, uint32_t n);
     /* Weights times norms as bytes: out [64], most 255 (narrow) or two times 7 bits (wide: out [2][64], high first).

@@ -13,9 +13,10 @@ enum {
 };
 
 typedef struct query_head {
-    float scale; /* of one unit of the query times one step of the levels */
+    float unit;  /* of the query's integers */
+    float scale; /* the unit times one step of the levels */
     int32_t sum; /* of the query's integers */
-    uint8_t unused[56];
+    uint8_t unused[52];
 } query_head;
 _Static_assert(sizeof(query_head) == 64, "queries are read in vectors");
 
@@ -135,7 +136,7 @@ void vq_rowcode_encode(const vq_rowcode *rc, uint8_t *packed, uint16_t *norms, c
     vq_rowcode_pack(rc, packed, codes);
 }
 
-void vq_rowcode_decode_rotated(const vq_rowcode *rc, const uint8_t *packed, const uint16_t *norms, uint32_t n_granules,
+void vq_rowcode_decode_rotated(const vq_rowcode *rc, const uint8_t *packed, const float *norms, uint32_t n_granules,
                                uint32_t first, uint32_t n, float *y)
 {
     uint8_t identity[256], tile[MAX_TILE];
@@ -149,7 +150,7 @@ void vq_rowcode_decode_rotated(const vq_rowcode *rc, const uint8_t *packed, cons
                              n_granules, 0);
     for (uint32_t i = 0; i < n; i++) {
         const size_t row = first + i;
-        const float scale = vq_f32_from_f16(norms[row]) * rc->levels->step;
+        const float scale = norms[row] * rc->levels->step;
         for (uint32_t j = 0; j < rc->d; j++) {
             const size_t at =
                 rc->keys ? (j / 4 * VQ_CODES_ROWS + row) * 4 + j % 4 : (row / 4 * n_lanes + j) * 4 + row % 4;
@@ -161,8 +162,9 @@ void vq_rowcode_decode_rotated(const vq_rowcode *rc, const uint8_t *packed, cons
 void vq_rowcode_decode(const vq_rowcode *rc, const uint8_t *packed, const uint16_t *norms, uint32_t n_granules,
                        uint32_t first, uint32_t n, float *x)
 {
-    float scratch[VQ_ROWCODE_MAX_D];
-    vq_rowcode_decode_rotated(rc, packed, norms, n_granules, first, n, x);
+    float scratch[VQ_ROWCODE_MAX_D], norms_f32[VQ_CODES_ROWS];
+    vq_rowcode_norms(rc, norms_f32, norms, n_granules);
+    vq_rowcode_decode_rotated(rc, packed, norms_f32, n_granules, first, n, x);
     if (rc->rotation)
         for (uint32_t i = 0; i < n; i++)
             vq_rotation_invert(rc->rotation, x + (size_t)i * rc->d, scratch);
@@ -178,9 +180,9 @@ void vq_rowcode_prepare_rotated(const vq_rowcode *rc, void *query, const float *
     memset(query, 0, vq_rowcode_query_bytes(rc));
     query_head *head = query;
     int8_t *q = (int8_t *)query + sizeof *head;
-    const float unit = rc->wide_query ? rc->k->quantise_wide(q, half_bytes(rc), &head->sum, y, rc->d)
-                                      : rc->k->quantise_narrow(q, &head->sum, y, rc->d);
-    head->scale = unit * rc->levels->step;
+    head->unit = rc->wide_query ? rc->k->quantise_wide(q, half_bytes(rc), &head->sum, y, rc->d)
+                                : rc->k->quantise_narrow(q, &head->sum, y, rc->d);
+    head->scale = head->unit * rc->levels->step;
 }
 
 void vq_rowcode_prepare(const vq_rowcode *rc, void *query, const float *q)
@@ -199,10 +201,21 @@ void vq_rowcode_norms(const vq_rowcode *rc, float *out, const uint16_t *norms, u
     memset(out + n, 0, (VQ_CODES_ROWS - n) * sizeof *out);
 }
 
-/* The levels' sums of one batch of queries when levels take two bytes: exact in 64 bits, rounded once. */
-static void score_wide(const vq_rowcode *rc, const uint8_t *high, const uint8_t *low, const float *norms,
-                       uint32_t n_lanes, const uint8_t *queries, size_t stride, uint32_t n, float *out)
+/* What a granule's mean adds to the scores of a query. */
+static float mean_score(const vq_rowcode *rc, const vq_rowcode_mean *mean, const query_head *head)
 {
+    const int8_t *q = (const int8_t *)(head + 1);
+    int32_t dot = rc->k->dot_us(mean->u, q, padded(rc));
+    if (rc->wide_query)
+        dot = 128 * dot + rc->k->dot_us(mean->u, q + half_bytes(rc), padded(rc));
+    return (float)(2 * dot - VQ_NARROW_TOP * head->sum) * (head->unit * mean->scale);
+}
+
+/* One batch of queries when levels take two bytes: exact in 64 bits, rounded once. */
+static void score_wide(const vq_rowcode *rc, const vq_rowcode_page *page, const uint8_t *high, const uint8_t *low,
+                       const uint8_t *queries, size_t stride, uint32_t n, float *out)
+{
+    const uint32_t n_lanes = VQ_CODES_GRANULE * page->n_granules;
     int32_t dots[4][QUERIES_AT_ONCE * VQ_CODES_ROWS];
     const int8_t *q = (const int8_t *)queries + sizeof(query_head);
     for (uint32_t part = 0; part < 4; part++)
@@ -211,18 +224,22 @@ static void score_wide(const vq_rowcode *rc, const uint8_t *high, const uint8_t 
     for (uint32_t i = 0; i < n; i++) {
         const query_head *head = (const query_head *)(const void *)(queries + i * stride);
         const int64_t centre = (int64_t)VQ_WIDE_TOP * head->sum;
-        for (uint32_t t = 0; t < n_lanes; t++) {
-            const size_t at = (size_t)i * VQ_CODES_ROWS + t;
-            const int64_t high_q = 256 * (int64_t)dots[0][at] + dots[1][at];
-            const int64_t low_q = 256 * (int64_t)dots[2][at] + dots[3][at];
-            out[at] = (float)(2 * (128 * high_q + low_q) - centre) * head->scale * norms[t];
+        for (uint32_t g = 0; g < page->n_granules; g++) {
+            const float base = page->means ? mean_score(rc, &page->means[g], head) : 0;
+            for (uint32_t t = g * VQ_CODES_GRANULE; t < (g + 1) * VQ_CODES_GRANULE; t++) {
+                const size_t at = (size_t)i * VQ_CODES_ROWS + t;
+                const int64_t high_q = 256 * (int64_t)dots[0][at] + dots[1][at];
+                const int64_t low_q = 256 * (int64_t)dots[2][at] + dots[3][at];
+                out[at] = (float)(2 * (128 * high_q + low_q) - centre) * head->scale * page->norms[t] + base;
+            }
         }
     }
 }
 
-static void score_narrow(const vq_rowcode *rc, const uint8_t *tile, const float *norms, uint32_t n_lanes,
-                         const uint8_t *queries, size_t stride, uint32_t n, float *out)
+static void score_narrow(const vq_rowcode *rc, const vq_rowcode_page *page, const uint8_t *tile, const uint8_t *queries,
+                         size_t stride, uint32_t n, float *out)
 {
+    const uint32_t n_lanes = VQ_CODES_GRANULE * page->n_granules;
     int32_t dots[QUERIES_AT_ONCE * VQ_CODES_ROWS], more[QUERIES_AT_ONCE * VQ_CODES_ROWS];
     const int8_t *q = (const int8_t *)queries + sizeof(query_head);
     rc->k->dots_us(dots, VQ_CODES_ROWS, tile, VQ_CODES_ROWS * 4, n_lanes, padded(rc) / 4, q, stride, n);
@@ -235,8 +252,11 @@ static void score_narrow(const vq_rowcode *rc, const uint8_t *tile, const float 
     }
     for (uint32_t i = 0; i < n; i++) {
         const query_head *head = (const query_head *)(const void *)(queries + i * stride);
-        rc->k->scores(out + (size_t)i * VQ_CODES_ROWS, dots + (size_t)i * VQ_CODES_ROWS, VQ_NARROW_TOP * head->sum,
-                      head->scale, norms, n_lanes);
+        const size_t at = (size_t)i * VQ_CODES_ROWS;
+        const uint32_t n_each = page->means ? VQ_CODES_GRANULE : n_lanes;
+        for (uint32_t t = 0; t < n_lanes; t += n_each)
+            rc->k->scores(out + at + t, dots + at + t, VQ_NARROW_TOP * head->sum, head->scale, page->norms + t,
+                          page->means ? mean_score(rc, &page->means[t / n_each], head) : 0, n_each);
     }
 }
 
@@ -259,9 +279,9 @@ void vq_rowcode_score(const vq_rowcode *rc, const vq_rowcode_page *page, const v
         const uint8_t *q = (const uint8_t *)queries + i * stride;
         float *o = out + (size_t)i * VQ_CODES_ROWS;
         if (levels->wide)
-            score_wide(rc, high, low, page->norms, n_lanes, q, stride, now, o);
+            score_wide(rc, page, high, low, q, stride, now, o);
         else
-            score_narrow(rc, low, page->norms, n_lanes, q, stride, now, o);
+            score_narrow(rc, page, low, q, stride, now, o);
     }
     if (n_lanes < VQ_CODES_ROWS)
         for (uint32_t i = 0; i < n; i++)

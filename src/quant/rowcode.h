@@ -50,8 +50,8 @@ void vq_rowcode_subtract(const vq_rowcode *rc, const uint8_t *codes, uint16_t no
 void vq_rowcode_pack(const vq_rowcode *rc, uint8_t *packed, const uint8_t *codes);
 /* x [32][d] -> a granule of codes and norms [32] */
 void vq_rowcode_encode(const vq_rowcode *rc, uint8_t *packed, uint16_t *norms, const float *x);
-/* Rows [first, first + n) of n_granules granules -> y [n][d], rotated still; then vq_rotation_invert each */
-void vq_rowcode_decode_rotated(const vq_rowcode *rc, const uint8_t *packed, const uint16_t *norms, uint32_t n_granules,
+/* Rows [first, first + n) of n_granules granules -> y [n][d], rotated still (norms [64] as floats), or x [n][d] */
+void vq_rowcode_decode_rotated(const vq_rowcode *rc, const uint8_t *packed, const float *norms, uint32_t n_granules,
                                uint32_t first, uint32_t n, float *y);
 void vq_rowcode_decode(const vq_rowcode *rc, const uint8_t *packed, const uint16_t *norms, uint32_t n_granules,
                        uint32_t first, uint32_t n, float *x);
@@ -60,11 +60,19 @@ void vq_rowcode_decode(const vq_rowcode *rc, const uint8_t *packed, const uint16
 size_t vq_rowcode_query_bytes(const vq_rowcode *rc);
 void vq_rowcode_prepare_rotated(const vq_rowcode *rc, void *query, const float *y);
 void vq_rowcode_prepare(const vq_rowcode *rc, void *query, const float *q);
+/* A vector that was taken off all rows of a granule (keys), as narrow levels: its product with the query is added back
+ * to every score. */
+typedef struct vq_rowcode_mean {
+    uint8_t u[VQ_ROWCODE_MAX_D]; /* narrow levels as unsigned bytes, anything past d */
+    float scale;                 /* what one v (quant/levels.h) stands for */
+} vq_rowcode_mean;
+
 /* Codes and norms of a page, of which n_granules (1 or 2) are there.  `next`: the codes that will be read after these,
  * or NULL. */
 typedef struct vq_rowcode_page {
     const uint8_t *packed, *next;
-    const float *norms; /* [64], zeros from row 32 n_granules on */
+    const float *norms;           /* [64], zeros from row 32 n_granules on */
+    const vq_rowcode_mean *means; /* [n_granules]; NULL: rows are all there is */
     uint32_t n_granules;
 } vq_rowcode_page;
 

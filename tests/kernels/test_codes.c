@@ -120,6 +120,11 @@ static void check_vectors(uint32_t n, bool at_end)
         assert_int_equal(sum, want_sum);
     }
 
+    draw_bytes(bytes, n, 255);
+    tier.scale_bytes(y, bytes, 0.013F, n);
+    definition.scale_bytes(want, bytes, 0.013F, n);
+    SAME("scale_bytes", n, y, want, n * sizeof *y);
+
     uint16_t *half = take(4, n * sizeof *half, at_end);
     draw_bytes((uint8_t *)half, 2 * (size_t)n, 255);
     for (uint32_t i = 0; i < n; i++)
@@ -131,9 +136,22 @@ static void check_vectors(uint32_t n, bool at_end)
     int32_t *dots = take(5, n * sizeof *dots, at_end);
     for (uint32_t i = 0; i < n; i++)
         dots[i] = (int32_t)(vq_rng_next(&rng) % (1 << 24)) - (1 << 23);
-    tier.scores(y, dots, 12345, 0.037F, z, n);
-    definition.scores(want, dots, 12345, 0.037F, z, n);
+    tier.scores(y, dots, 12345, 0.037F, z, -0.7F, n);
+    definition.scores(want, dots, 12345, 0.037F, z, -0.7F, n);
     SAME("scores", n, y, want, n * sizeof *y);
+    if (n % 8 == 0) {
+        int8_t *q = take(4, n, at_end);
+        draw_bytes(bytes, n, 127);
+        draw_bytes((uint8_t *)q, n, 254);
+        for (uint32_t i = 0; i < n; i++)
+            q[i] = (int8_t)((uint8_t)q[i] - 127);
+        uint8_t *two = take(5, 2 * n, at_end), *table = take(2, 16, at_end);
+        draw_bytes(table, 16, 255);
+        tier.nibbles(two, (const uint8_t *)q, table, n);
+        definition.nibbles(want_bytes, (const uint8_t *)q, table, n);
+        SAME("nibbles", n, two, want_bytes, 2 * n);
+        assert_int_equal(tier.dot_us(bytes, q, n), definition.dot_us(bytes, q, n));
+    }
     memcpy(want, x, n * sizeof *want);
     tier.add_scaled(x, dots, -777, 0.037F, n);
     definition.add_scaled(want, dots, -777, 0.037F, n);

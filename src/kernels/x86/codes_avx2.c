@@ -167,14 +167,63 @@ static inline __m256i load_ints(const int32_t *x, uint32_t n)
     return n >= 8 ? _mm256_loadu_si256((const __m256i *)(const void *)x) : _mm256_maskload_epi32(x, tail_mask(n));
 }
 
-static void scores(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, uint32_t n)
+static inline int32_t total_of(__m256i v)
+{
+    const __m128i a = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    const __m128i b = _mm_add_epi32(a, _mm_unpackhi_epi64(a, a));
+    return _mm_cvtsi128_si32(_mm_add_epi32(b, _mm_shuffle_epi32(b, 1)));
+}
+
+static void nibbles(uint8_t *out, const uint8_t *packed, const uint8_t *table, uint32_t n_bytes)
+{
+    const __m128i t = _mm_loadu_si128((const __m128i *)(const void *)table), low = _mm_set1_epi8(15);
+    uint32_t i = 0;
+    for (; i + 16 <= n_bytes; i += 16) {
+        const __m128i v = _mm_loadu_si128((const __m128i *)(const void *)(packed + i));
+        const __m128i high = _mm_and_si128(_mm_srli_epi16(v, 4), low);
+        _mm_storeu_si128((__m128i *)(void *)(out + i), _mm_shuffle_epi8(t, _mm_and_si128(v, low)));
+        _mm_storeu_si128((__m128i *)(void *)(out + n_bytes + i), _mm_shuffle_epi8(t, high));
+    }
+    for (; i < n_bytes; i++) {
+        out[i] = table[packed[i] & 15];
+        out[n_bytes + i] = table[packed[i] >> 4];
+    }
+}
+
+static void scale_bytes(float *out, const uint8_t *bytes, float scale, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256 v = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_bytes(bytes + i, n - i)));
+        store_some(out + i, _mm256_mul_ps(v, _mm256_set1_ps(scale)), n - i);
+    }
+}
+
+static int32_t dot_us(const uint8_t *u, const int8_t *q, uint32_t n)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i sum = _mm256_setzero_si256();
+    uint32_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        const __m256i two = _mm256_maddubs_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(u + i)),
+                                                 _mm256_loadu_si256((const __m256i *)(const void *)(q + i)));
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(two, ones));
+    }
+    int32_t total = total_of(sum);
+    for (; i < n; i++)
+        total += u[i] * q[i];
+    return total;
+}
+
+static void scores(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, float base,
+                   uint32_t n)
 {
     const __m256i c = _mm256_set1_epi32(centre);
     const __m256 s = _mm256_set1_ps(scale);
     for (uint32_t i = 0; i < n; i += 8) {
         const __m256i d = load_ints(dots + i, n - i);
         const __m256 f = _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_add_epi32(d, d), c));
-        store_some(out + i, _mm256_mul_ps(_mm256_mul_ps(f, s), load_some(norms + i, n - i)), n - i);
+        const __m256 product = _mm256_mul_ps(_mm256_mul_ps(f, s), load_some(norms + i, n - i));
+        store_some(out + i, _mm256_add_ps(product, _mm256_set1_ps(base)), n - i);
     }
 }
 
@@ -197,13 +246,6 @@ static inline float products(__m256 p[8], const float *weights, const float *nor
         most = _mm256_max_ps(p[i], most);
     }
     return largest_of(most);
-}
-
-static inline int32_t total_of(__m256i v)
-{
-    const __m128i a = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    const __m128i b = _mm_add_epi32(a, _mm_unpackhi_epi64(a, a));
-    return _mm_cvtsi128_si32(_mm_add_epi32(b, _mm_shuffle_epi32(b, 1)));
 }
 
 static float weigh_narrow(uint8_t *out, int32_t *sum, const float *weights, const float *norms)
@@ -322,6 +364,9 @@ void vq_codes_kernels_init_avx2(vq_codes_kernels *k)
     k->unpack_values = vq_codes_unpack_values_avx2;
     k->dots_us = vq_codes_dots_us_avx2;
     k->dots_su = vq_codes_dots_su_avx2;
+    k->nibbles = nibbles;
+    k->scale_bytes = scale_bytes;
+    k->dot_us = dot_us;
     k->scores = scores;
     k->add_scaled = add_scaled;
     k->weigh_narrow = weigh_narrow;

@@ -117,7 +117,40 @@ static void count(uint8_t *codes, const float *x, float inv, const float *bounds
     }
 }
 
-static void scores(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, uint32_t n)
+static void nibbles(uint8_t *out, const uint8_t *packed, const uint8_t *table, uint32_t n_bytes)
+{
+    const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table));
+    const __m256i low = _mm256_set1_epi8(15);
+    for (uint32_t i = 0; i < n_bytes; i += 32) {
+        const __mmask32 m = n_bytes - i >= 32 ? ~(__mmask32)0 : ((__mmask32)1 << (n_bytes - i)) - 1;
+        const __m256i v = _mm256_maskz_loadu_epi8(m, packed + i);
+        const __m256i high = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
+        _mm256_mask_storeu_epi8(out + i, m, _mm256_shuffle_epi8(t, _mm256_and_si256(v, low)));
+        _mm256_mask_storeu_epi8(out + n_bytes + i, m, _mm256_shuffle_epi8(t, high));
+    }
+}
+
+static void scale_bytes(float *out, const uint8_t *bytes, float scale, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail(n - i);
+        const __m512 v = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(m, bytes + i)));
+        _mm512_mask_storeu_ps(out + i, m, _mm512_mul_ps(v, _mm512_set1_ps(scale)));
+    }
+}
+
+static int32_t dot_us(const uint8_t *u, const int8_t *q, uint32_t n)
+{
+    __m512i sum = _mm512_setzero_si512();
+    for (uint32_t i = 0; i < n; i += 64) {
+        const __mmask64 m = n - i >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << (n - i)) - 1;
+        sum = _mm512_dpbusd_epi32(sum, _mm512_maskz_loadu_epi8(m, u + i), _mm512_maskz_loadu_epi8(m, q + i));
+    }
+    return _mm512_reduce_add_epi32(sum);
+}
+
+static void scores(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, float base,
+                   uint32_t n)
 {
     const __m512i c = _mm512_set1_epi32(centre);
     const __m512 s = _mm512_set1_ps(scale);
@@ -125,7 +158,8 @@ static void scores(float *out, const int32_t *dots, int32_t centre, float scale,
         const __mmask16 m = tail(n - i);
         const __m512i d = _mm512_maskz_loadu_epi32(m, dots + i);
         const __m512 f = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_add_epi32(d, d), c));
-        _mm512_mask_storeu_ps(out + i, m, _mm512_mul_ps(_mm512_mul_ps(f, s), _mm512_maskz_loadu_ps(m, norms + i)));
+        const __m512 product = _mm512_mul_ps(_mm512_mul_ps(f, s), _mm512_maskz_loadu_ps(m, norms + i));
+        _mm512_mask_storeu_ps(out + i, m, _mm512_add_ps(product, _mm512_set1_ps(base)));
     }
 }
 
@@ -271,6 +305,9 @@ void vq_codes_kernels_init_avx512(vq_codes_kernels *k)
     k->unpack_values = vq_codes_unpack_values_avx512;
     k->dots_us = vq_codes_dots_us_avx512;
     k->dots_su = vq_codes_dots_su_avx512;
+    k->nibbles = nibbles;
+    k->scale_bytes = scale_bytes;
+    k->dot_us = dot_us;
     k->scores = scores;
     k->add_scaled = add_scaled;
     k->weigh_narrow = weigh_narrow;

@@ -164,7 +164,7 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
             for (uint32_t t = 0; t < n_lanes; t++)
                 sum[t] = 128 * sum[t] + low[(size_t)j * VQ_PAGE_ROWS + t] - OFFSET * total[t];
             float *o = out + (size_t)(i + j) * VQ_PAGE_ROWS;
-            c->k->scores(o, sum, 0, head->scale, scales, n_lanes);
+            c->k->scores(o, sum, 0, head->scale, scales, 0, n_lanes);
             memset(o + n_lanes, 0, (VQ_PAGE_ROWS - n_lanes) * sizeof *o);
         }
     }

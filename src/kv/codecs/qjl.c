@@ -196,8 +196,9 @@ static uint32_t granules(uint32_t n_rows) { return (n_rows + VQ_GRANULE - 1) / V
 static void decode(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x)
 {
     const struct qjl_state *c = state(s);
-    float y[VQ_PAGE_ROWS * VQ_MAX_HEAD_DIM];
-    vq_rowcode_decode_rotated(&c->signs, page, norms_of(c, page), granules(first + n), first, n, y);
+    float y[VQ_PAGE_ROWS * VQ_MAX_HEAD_DIM], norms[VQ_PAGE_ROWS];
+    vq_rowcode_norms(&c->signs, norms, norms_of(c, page), granules(first + n));
+    vq_rowcode_decode_rotated(&c->signs, page, norms, granules(first + n), first, n, y);
     for (uint32_t i = 0; i < n; i++)
         project_back(c, x + (size_t)i * c->d, y + (size_t)i * c->m);
 }

@@ -136,10 +136,14 @@ static void decode(const vq_codec_state *s, const void *page, uint32_t first, ui
     const struct prod_state *c = state(s);
     const parts p = parts_of(c, page);
     const uint32_t d = c->signs.d;
-    float y[VQ_PAGE_ROWS * VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM];
-    vq_rowcode_decode_rotated(&c->signs, p.signs[0], p.rests, granules(first + n), first, n, x);
-    if (c->coded)
-        vq_rowcode_decode_rotated(&c->codes, p.codes[0], p.norms, granules(first + n), first, n, y);
+    const uint32_t n_granules = granules(first + n);
+    float y[VQ_PAGE_ROWS * VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM], norms[VQ_PAGE_ROWS];
+    vq_rowcode_norms(&c->signs, norms, p.rests, n_granules);
+    vq_rowcode_decode_rotated(&c->signs, p.signs[0], norms, n_granules, first, n, x);
+    if (c->coded) {
+        vq_rowcode_norms(&c->codes, norms, p.norms, n_granules);
+        vq_rowcode_decode_rotated(&c->codes, p.codes[0], norms, n_granules, first, n, y);
+    }
     for (uint32_t i = 0; i < n; i++, x += d) {
         vq_rotation_invert(&c->projection, x, scratch);
         for (uint32_t j = 0; c->coded && j < d; j++)
