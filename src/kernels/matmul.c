@@ -128,9 +128,9 @@ static split split_job(const vq_matrix *w, uint32_t n_tokens, uint32_t n_threads
 
     if (n_threads > 1) {
         const uint64_t fewest = TASK_PRODUCTS / ((uint64_t)ROWS * n_tokens * w->n_in + 1) + 1;
-        tiles_each = n_tiles / most;
-        if (tiles_each < fewest)
-            tiles_each = fewest < n_tiles ? (uint32_t)fewest : n_tiles;
+        uint32_t n_pieces = fewest < n_tiles ? least((uint32_t)(n_tiles / fewest), most) : 1;
+        n_pieces -= n_pieces > n_threads ? n_pieces % n_threads : 0; /* as many for each thread */
+        tiles_each = n_tiles / n_pieces;
         if (n_tiles < most && n_groups >= 2 * CUT_GROUPS)
             n_cuts = least((most + n_tiles - 1) / n_tiles, n_groups / CUT_GROUPS);
     }
