@@ -1,5 +1,5 @@
-/* Writes the corpus of fuzz_kv_file: saved caches of every method, empty, of exact rows and of codes. To be run again when the
- * format changes:  corpus_kv_file tests/fuzz/corpus/kv_file */
+/* Writes the corpus of fuzz_kv_file: saved caches of every method, empty, of exact rows and of codes. To be run again
+ * when the format changes:  corpus_kv_file tests/fuzz/corpus/kv_file */
 #include <stdio.h>
 
 #include "kv_shape.h"

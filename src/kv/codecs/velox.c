@@ -1,9 +1,9 @@
 /* The project's own calibration-free codec: rows of Lloyd-Max codes in a rotated space (TurboQuant's), and what the
  * rows of 32 neighbouring keys have in common stored once.
  *
- * Keys are not centred: in SmolLM2, 71 % of a key's energy is the mean of its 32 neighbours.  The mean (4-bit codes, 1/8
- * bit a value) goes to every score through one product with the query, so that the rows' codes spend their bits on the
- * rest: 2-bit keys have the error of 3-bit ones.  Values have little of a mean (18 %).  Norms take 8 bits under one
+ * Keys are not centred: in SmolLM2, 71 % of a key's energy is the mean of its 32 neighbours.  The mean (4-bit codes,
+ * 1/8 bit a value) goes to every score through one product with the query, so that the rows' codes spend their bits on
+ * the rest: 2-bit keys have the error of 3-bit ones.  Values have little of a mean (18 %).  Norms take 8 bits under one
  * scale a granule, which pays for the mean where heads are small.
  *
  * Page: codes of two granules; 64 norms, one byte each; for each granule its norms' scale in f16 and, for keys, the
@@ -18,7 +18,8 @@ enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, MEAN_BITS = 4 };
 
 static const vq_kv_option_info options[N_OPTIONS] = {
     [OPTION_BITS] = {.name = "bits", .help = "bits of a coordinate", .value = 3, .min = 1, .max = 8},
-    [OPTION_VALUES] = {.name = "values", .help = "the same for values alone; 0: as keys", .value = 0, .min = 0, .max = 8},
+    [OPTION_VALUES] =
+        {.name = "values", .help = "the same for values alone; 0: as keys", .value = 0, .min = 0, .max = 8},
 };
 
 struct velox_state {
@@ -129,8 +130,7 @@ static void encode_granule(const struct velox_state *c, uint8_t *page, uint32_t 
     if (c->code.keys)
         encode_mean(c, extra + sizeof(uint16_t), y);
     for (uint32_t i = 0; i < VQ_GRANULE; i++) {
-        norms[i] =
-            vq_f32_from_f16(vq_rowcode_encode_rotated(&c->code, codes + i * padded(c), y + (size_t)i * d));
+        norms[i] = vq_f32_from_f16(vq_rowcode_encode_rotated(&c->code, codes + i * padded(c), y + (size_t)i * d));
         most = norms[i] > most ? norms[i] : most;
     }
     vq_rowcode_pack(&c->code, page + granule * vq_rowcode_granule_bytes(&c->code), codes);
