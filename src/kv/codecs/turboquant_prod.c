@@ -183,7 +183,7 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
 {
     enum { AT_ONCE = 8 };
     const struct prod_state *c = state(s);
-    const parts p = parts_of(c, page), next = parts_of(c, rows->next);
+    const parts p = parts_of(c, page), next = parts_of(c, rows->next ? rows->next : page);
     const size_t stride = query_bytes(s);
     float norms[VQ_PAGE_ROWS], coded[AT_ONCE * VQ_PAGE_ROWS];
     vq_rowcode_page part =
@@ -207,7 +207,7 @@ static void mix(const vq_codec_state *s, const void *page, const vq_rows *rows, 
                 uint32_t n_queries, float *acc)
 {
     const struct prod_state *c = state(s);
-    const parts p = parts_of(c, page), next = parts_of(c, rows->next);
+    const parts p = parts_of(c, page), next = parts_of(c, rows->next ? rows->next : page);
     float norms[VQ_PAGE_ROWS];
     vq_rowcode_page part =
         open_part(&c->signs, p.signs[0], p.rests, rows->next ? next.signs[0] : NULL, granules(rows->n), norms);
