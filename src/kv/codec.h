@@ -64,7 +64,7 @@ typedef struct vq_codec {
 
     /* Rows [first, first + n) of a page from x [n][d]; first and n are multiples of the granule.  The cache always
      * passes one granule a call, in ascending order, on one thread a page; so a page may hold what its granules share.
-     */
+     * After a truncation a granule is encoded again: whatever its bytes held is overwritten. */
     void (*encode)(const vq_codec_state *s, void *page, uint32_t first, uint32_t n, const float *x);
     /* Any rows [first, first + n) back to x [n][d]. */
     void (*decode)(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x);

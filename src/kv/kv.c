@@ -64,7 +64,7 @@ static void settle_side(const vq_kv *kv, const vq_kv_layer *l, uint32_t head, bo
     }
 }
 
-void vq_kv_settle(vq_kv *kv)
+static void settle_rows(vq_kv *kv)
 {
     if (kv->pending == VQ_NO_LAYER)
         return;
@@ -76,7 +76,14 @@ void vq_kv_settle(vq_kv *kv)
     l->exact_first = l->coded_end;
     l->n_settled = l->n_rows;
     kv->pending = VQ_NO_LAYER;
-    drop_pages(kv, l);
+}
+
+static void settle(vq_kv *kv)
+{
+    const uint32_t pending = kv->pending;
+    settle_rows(kv);
+    if (pending != VQ_NO_LAYER)
+        drop_pages(kv, &kv->layers[pending]);
 }
 
 /* ---- append ---- */
@@ -185,7 +192,7 @@ vq_status vq_kv_append(vq_kv *kv, uint32_t layer, uint32_t pos, const float *k, 
         return vq_fail(err, VQ_ERR_NONFINITE, "a row for layer %u, positions %u to %u, is not finite", layer, pos,
                        pos + n - 1);
 #endif
-    vq_kv_settle(kv);
+    settle(kv);
     const uint32_t end = vq_kv_coded_end(l, l->n_rows + n);
     append_job job = {.kv = kv, .l = l, .x = {k, v}, .n = n, .from = l->coded_end, .to = end};
     VQ_TRY(take_pages(kv, l, vq_kv_end_page(l, l->coded_end), vq_kv_end_page(l, end), err));
@@ -261,10 +268,13 @@ vq_status vq_kv_truncate(vq_kv *kv, uint32_t n, vq_error *err)
                            "truncating to %u rows: layer %u (window %u) has dropped the rows below %u", n, i, l->window,
                            l->first_page * VQ_PAGE_ROWS);
     }
-    vq_kv_settle(kv);
-    for (uint32_t i = 0; i < kv->n_layers; i++)
+    /* Pages that only the dropped rows had pushed out of a window are still there: they go by what is left. */
+    settle_rows(kv);
+    for (uint32_t i = 0; i < kv->n_layers; i++) {
         if (n < kv->layers[i].n_rows)
             truncate_layer(kv, &kv->layers[i], n);
+        drop_pages(kv, &kv->layers[i]);
+    }
     return VQ_OK;
 }
 

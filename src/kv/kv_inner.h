@@ -122,7 +122,6 @@ static inline vq_kv_page *vq_kv_page_at(const vq_kv_layer *l, const vq_kv_head *
  * (at or after exact_first, below n_rows) and how many rows follow in it, itself included. */
 const unsigned char *vq_kv_exact_rows(const vq_kv *kv, const vq_kv_layer *l, uint32_t head, bool keys, uint32_t first,
                                       uint32_t *n);
-void vq_kv_settle(vq_kv *kv);
 
 void vq_kv_exact_from_f32(const vq_kv *kv, void *out, const float *x, size_t n);
 void vq_kv_exact_to_f32(const vq_kv *kv, float *out, const void *x, size_t n);

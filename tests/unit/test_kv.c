@@ -189,6 +189,26 @@ static void dropped_rows_are_not_brought_back(void **state)
     vq_kv_close(kv);
 }
 
+/* The newest rows have pushed page 0 out of the window; dropped before another append, they give it back. */
+static void pages_go_by_the_rows_that_are_left(void **state)
+{
+    (void)state;
+    const uint32_t windows[2] = {20, 20};
+    vq_kv_params p = base;
+    p.window = windows;
+    vq_kv *kv = open_with(&p);
+    for (uint32_t l = 0; l < 2; l++) {
+        assert_int_equal(vq_kv_append(kv, l, 0, rows, rows, 64, NULL), VQ_OK);
+        assert_int_equal(vq_kv_append(kv, l, 64, rows, rows, 10, NULL), VQ_OK);
+    }
+    assert_int_equal(vq_kv_append(kv, 0, 74, rows, rows, 40, NULL), VQ_OK);
+    assert_int_equal(vq_kv_truncate(kv, 70, NULL), VQ_OK);
+    assert_int_equal(vq_kv_read(kv, 0, 0, NULL, NULL, NULL), 70);
+    assert_int_equal(vq_kv_append(kv, 0, 70, rows, rows, 1, NULL), VQ_OK);
+    assert_int_equal(vq_kv_attend(kv, 0, queries, 1, outputs, NULL), VQ_OK);
+    vq_kv_close(kv);
+}
+
 /* ---- saved under other settings ---- */
 
 static const char *const saved_path = "test_kv.vqcache";
@@ -301,6 +321,7 @@ int main(void)
         cmocka_unit_test(rows_that_do_not_fit_change_nothing),
         cmocka_unit_test(the_last_queries_suffice),
         cmocka_unit_test(dropped_rows_are_not_brought_back),
+        cmocka_unit_test(pages_go_by_the_rows_that_are_left),
         cmocka_unit_test(mismatches_are_named),
         cmocka_unit_test(damaged_files_are_refused),
     };
