@@ -121,10 +121,10 @@ static double read_all(const uint64_t *words, size_t n)
     for (size_t i = 0; i + 8 <= n; i += 8)
         for (size_t j = 0; j < 8; j++)
             sum[j] += words[i + j];
-    volatile uint64_t kept = 0;
+    volatile uint64_t kept[8]; /* or the loop would go */
     for (size_t j = 0; j < 8; j++)
-        kept += sum[j];
-    return now() - start;
+        kept[j] = sum[j];
+    return kept[0] == 1 ? 0 : now() - start;
 }
 
 static void run_depth(const shape *s, const char *const *methods, uint32_t n_methods, uint32_t depth, vq_pool *pool,
