@@ -115,7 +115,8 @@ typedef struct vq_generate_result {
 /* Evaluates ids [n] after what the session holds and then generates.  n = 0 needs logits from an earlier evaluation.
  * The text is the same however tokens split it: a held-back tail that could have become a stop string, and an
  * unfinished character as U+FFFD, come at the end.  When several stop strings could end the text, the one that is
- * complete first does, and of those complete at the same byte the longest. */
+ * complete first does, and of those complete at the same byte the longest. *result is
+ * needed (what is pending goes into the next call), and filled also on failure. */
 VQ_API vq_status vq_generate(vq_session *s, vq_sampler *sampler, const int32_t *ids, size_t n,
                              const vq_generate_params *params, vq_generate_result *result, vq_error *err);
 
