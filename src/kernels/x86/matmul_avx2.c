@@ -36,8 +36,6 @@ VQ_INLINE __m256 broadcast(const void *p)
     return _mm256_set1_ps(x);
 }
 
-VQ_INLINE __m256i load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
-
 /* The sums over dwords [first, end) of codes times those of each of n tokens; from -offset sum(a) on. */
 VQ_INLINE void dots(__m256i sum[GROUP], const __m256i *q, const uint8_t *a, uint32_t n, int first, int end, shape s)
 {
