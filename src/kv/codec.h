@@ -2,7 +2,7 @@
  *
  * One codec is one file in kv/codecs/ that ends in one const struct, and one word in the list in meson.build.  A codec
  * with only encode and decode works (generic score and mix run on tiles that stay in L1, see kv/codec_generic.h); the
- * fast hooks come with kernels.  A state is made for one (layer, kv head) and is immutable after create and learn, so
+ * fast hooks come with kernels.  A state is made for one (layer, kv head) and is immutable after create, so
  * many threads may use it at once.
  *
  * A page holds up to VQ_PAGE_ROWS rows.  Its bytes are zeroed, then written by encode, in granules from row 0 upwards,
@@ -50,7 +50,7 @@ typedef struct vq_codec {
     size_t n_options;
     uint32_t sinks, residual; /* what the method asks for when the user says nothing; residual 0 is legal */
     uint32_t format;          /* raised when the same page bytes come to mean something else; saved caches carry it */
-    bool unbiased;            /* score estimates q.k without bias; a law checks the slope */
+    bool unbiased;            /* score estimates q.k without bias; tests/unit/test_codecs.c checks the slope */
     /* What the hooks may add to f32 roundings, where they compute in integers:  |score - q.k^| <= score_error |q| |k^|
      * (Euclidean norms), and |mix - sum w v^| <= mix_error (sum w) max |v^|, v^ being what decode gives. */
     float score_error, mix_error;

@@ -1,8 +1,9 @@
 /* Rows of codes: keys, values and weight matrices as rows of level codes in a rotated space, with one f16 norm a row.
  *
  * A row x becomes y = R x and codes of y / rms(y); x^ = R' (g level[code]).  The stored norm g is not the rms but
- * fitted to the codes, which costs nothing: least squares, <y,l>/<l,l>, makes the best reconstruction (values); the
- * unbiased one, <y,y>/<y,l>, makes <x,x^> = <x,x>, so that inner products with a row are not shrunk (keys).
+ * fitted to the codes, which costs nothing: least squares, <y,l>/<l,l>, makes the best reconstruction; the unbiased
+ * one, <y,y>/<y,l>, makes <x,x^> = <x,x>, so that inner products with a row are not shrunk.  Values take the first; for
+ * keys each codec chooses.
  *
  * A query is rotated once, quantised once, and then meets codes only; sums of rows are formed in the rotated space and
  * rotated back once.  Everything is the same bits on every tier.
