@@ -23,6 +23,7 @@
 #ifndef VQ_KERNELS_CODES_H
 #define VQ_KERNELS_CODES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -100,6 +101,11 @@ typedef struct vq_codes_kernels {
     float (*quantise_narrow)(int8_t *out, int32_t *sum, const float *x, uint32_t n);
     float (*quantise_wide)(int8_t *out, size_t stride, int32_t *sum, const float *x, uint32_t n);
 } vq_codes_kernels;
+
+/* One row's codes from place to place: row i of dst becomes row j of src, both below 64 and each in two granules that
+ * follow one another; the other rows of dst stay.  dst may be src. */
+void vq_codes_copy_row(uint8_t *dst, uint32_t i, const uint8_t *src, uint32_t j, uint32_t bits, uint32_t n_groups,
+                       bool keys);
 
 void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu);
 

@@ -85,7 +85,8 @@ typedef struct vq_codec {
                 uint32_t n_queries, float *acc);
     void (*finish)(const vq_codec_state *s, const float *acc, float *out); /* NULL: copy */
 
-    /* Optional: row i of dst becomes row j of src (merging sparse pages). */
+    /* Row i of dst becomes row j of src and decodes to the same bits; the other rows of dst stay (merging sparse
+     * pages).  i and j are below VQ_PAGE_ROWS, dst may be src.  NULL where rows share what is stored. */
     void (*copy_row)(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j);
 } vq_codec;
 

@@ -129,3 +129,10 @@ void vq_codec_rows_finish(const vq_codec_state *s, const float *acc, float *out)
     memcpy(out, acc, code->d * sizeof *out);
     vq_rotation_invert(code->rotation, out, scratch);
 }
+
+void vq_codec_rows_copy_row(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j)
+{
+    const vq_rowcode *code = &state(s)->code;
+    vq_rowcode_copy_row(code, dst, i, src, j);
+    ((uint16_t *)(void *)((uint8_t *)dst + 2 * vq_rowcode_granule_bytes(code)))[i] = norms_of(code, src)[j];
+}

@@ -36,6 +36,7 @@ void vq_codec_rows_score(const vq_codec_state *s, const void *page, const vq_row
                          uint32_t n_queries, float *out);
 void vq_codec_rows_mix(const vq_codec_state *s, const void *page, const vq_rows *rows, const float *weights,
                        uint32_t n_queries, float *acc);
+void vq_codec_rows_copy_row(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j);
 void vq_codec_rows_finish(const vq_codec_state *s, const float *acc, float *out);
 
 #endif

@@ -29,3 +29,14 @@ void vq_dense_prepare(const vq_codec_state *s, void *query, const float *q)
 {
     memcpy(query, q, vq_dense_of(s)->d * sizeof(float));
 }
+
+void vq_dense_copy_row(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j, size_t value_bytes)
+{
+    const vq_dense *dense = vq_dense_of(s);
+    const size_t row_step = (dense->keys ? 1 : dense->d) * value_bytes;
+    const size_t column_step = (dense->keys ? VQ_PAGE_ROWS : 1) * value_bytes;
+    unsigned char *to = (unsigned char *)dst + i * row_step;
+    const unsigned char *from = (const unsigned char *)src + j * row_step;
+    for (size_t c = 0; c < dense->d; c++)
+        memmove(to + c * column_step, from + c * column_step, value_bytes);
+}

@@ -22,5 +22,7 @@ size_t vq_dense_shared_bytes(const vq_codec_state *s);
 size_t vq_dense_query_bytes(const vq_codec_state *s);
 uint32_t vq_dense_query_stride(const vq_codec_state *s); /* in floats */
 void vq_dense_prepare(const vq_codec_state *s, void *query, const float *q);
+/* vq_codec.copy_row for values of value_bytes. */
+void vq_dense_copy_row(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j, size_t value_bytes);
 
 #endif

@@ -122,6 +122,11 @@ void vq_rowcode_pack(const vq_rowcode *rc, uint8_t *packed, const uint8_t *codes
     (rc->keys ? rc->k->pack_keys : rc->k->pack_values)(packed, codes, padded(rc), rc->levels->bits, rc->n_groups);
 }
 
+void vq_rowcode_copy_row(const vq_rowcode *rc, uint8_t *dst, uint32_t i, const uint8_t *src, uint32_t j)
+{
+    vq_codes_copy_row(dst, i, src, j, rc->levels->bits, rc->n_groups, rc->keys);
+}
+
 void vq_rowcode_encode(const vq_rowcode *rc, uint8_t *packed, uint16_t *norms, const float *x)
 {
     uint8_t codes[VQ_CODES_GRANULE * VQ_ROWCODE_MAX_D];

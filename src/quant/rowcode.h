@@ -49,6 +49,8 @@ uint16_t vq_rowcode_encode_rotated(const vq_rowcode *rc, uint8_t *codes, const f
 void vq_rowcode_subtract(const vq_rowcode *rc, const uint8_t *codes, uint16_t norm, float *y);
 /* 32 rows of codes, 8 n_groups apart -> a granule */
 void vq_rowcode_pack(const vq_rowcode *rc, uint8_t *packed, const uint8_t *codes);
+/* Row i of dst's codes becomes row j of src's: two granules each, one after the other. */
+void vq_rowcode_copy_row(const vq_rowcode *rc, uint8_t *dst, uint32_t i, const uint8_t *src, uint32_t j);
 /* x [32][d] -> a granule of codes and norms [32] */
 void vq_rowcode_encode(const vq_rowcode *rc, uint8_t *packed, uint16_t *norms, const float *x);
 /* Rows [first, first + n) of n_granules granules -> y [n][d], rotated still (norms [64] as floats), or x [n][d] */

@@ -55,6 +55,11 @@ static void mix(const vq_codec_state *s, const void *page, const vq_rows *rows, 
     dense->kernels->attention.mix_bf16(weights, VQ_PAGE_ROWS, n_queries, page, rows->n, dense->d, acc, rows->next);
 }
 
+static void copy_row(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j)
+{
+    vq_dense_copy_row(s, dst, i, src, j, sizeof(uint16_t));
+}
+
 const vq_codec vq_codec_bf16 = {
     .name = "bf16",
     .summary = "16-bit floats with the range of 32-bit ones",
@@ -69,4 +74,5 @@ const vq_codec vq_codec_bf16 = {
     .prepare = vq_dense_prepare,
     .score = score,
     .mix = mix,
+    .copy_row = copy_row,
 };

@@ -198,6 +198,13 @@ static void mix(const vq_codec_state *s, const void *page, const vq_rows *rows, 
     }
 }
 
+static void copy_row(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j)
+{
+    const struct int8_state *c = state(s);
+    vq_codes_copy_row(dst, i, src, j, 8, c->n_groups, c->keys);
+    ((uint16_t *)(void *)((uint8_t *)dst + 2 * granule_bytes(c)))[i] = scales_of(c, src)[j];
+}
+
 const vq_codec vq_codec_int8 = {
     .name = "int8",
     .summary = "one byte a value, one f16 scale a row",
@@ -213,4 +220,5 @@ const vq_codec vq_codec_int8 = {
     .prepare = prepare,
     .score = score,
     .mix = mix,
+    .copy_row = copy_row,
 };

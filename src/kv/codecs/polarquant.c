@@ -196,6 +196,14 @@ static void decode(const vq_codec_state *s, const void *page, uint32_t first, ui
     }
 }
 
+static void copy_row(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j)
+{
+    const struct polar_state *c = state(s);
+    const size_t bytes = row_bytes(c), radii = VQ_PAGE_ROWS * bytes, radii_bytes = c->n_blocks * sizeof(uint16_t);
+    memmove((uint8_t *)dst + i * bytes, (const uint8_t *)src + j * bytes, bytes);
+    memmove((uint8_t *)dst + radii + i * radii_bytes, (const uint8_t *)src + radii + j * radii_bytes, radii_bytes);
+}
+
 const vq_codec vq_codec_polarquant = {
     .name = "polarquant",
     .summary = "rotated rows, blocks of 16 as a radius and recursive angles of 4, 2, 2 and 2 bits",
@@ -208,4 +216,5 @@ const vq_codec vq_codec_polarquant = {
     .shared_bytes = shared_bytes,
     .encode = encode,
     .decode = decode,
+    .copy_row = copy_row,
 };

@@ -236,6 +236,13 @@ static void mix(const vq_codec_state *s, const void *page, const vq_rows *rows, 
 
 static void finish(const vq_codec_state *s, const float *acc, float *out) { project_back(state(s), out, acc); }
 
+static void copy_row(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j)
+{
+    const struct qjl_state *c = state(s);
+    vq_rowcode_copy_row(&c->signs, dst, i, src, j);
+    ((uint16_t *)(void *)((uint8_t *)dst + 2 * vq_rowcode_granule_bytes(&c->signs)))[i] = norms_of(c, src)[j];
+}
+
 const vq_codec vq_codec_qjl = {
     .name = "qjl",
     .summary = "signs of random projections and a norm; unbiased inner products",
@@ -259,4 +266,5 @@ const vq_codec vq_codec_qjl = {
     .acc_len = acc_len,
     .mix = mix,
     .finish = finish,
+    .copy_row = copy_row,
 };

@@ -43,4 +43,5 @@ const vq_codec vq_codec_rabitq = {
     .score = vq_codec_rows_score,
     .mix = vq_codec_rows_mix,
     .finish = vq_codec_rows_finish,
+    .copy_row = vq_codec_rows_copy_row,
 };

@@ -229,6 +229,18 @@ static void finish(const vq_codec_state *s, const float *acc, float *out)
     vq_rotation_invert(&c->rotation, out, scratch);
 }
 
+static void copy_row(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j)
+{
+    const struct prod_state *c = state(s);
+    const parts to = parts_of(c, dst), from = parts_of(c, src);
+    if (c->coded) {
+        vq_rowcode_copy_row(&c->codes, to.codes[0], i, from.codes[0], j);
+        to.norms[i] = from.norms[j];
+    }
+    vq_rowcode_copy_row(&c->signs, to.signs[0], i, from.signs[0], j);
+    to.rests[i] = from.rests[j];
+}
+
 const vq_codec vq_codec_turboquant_prod = {
     .name = "turboquant-prod",
     .summary = "rotated rows, b - 1 bits of Lloyd-Max codes and a sign sketch of the residual; unbiased",
@@ -252,4 +264,5 @@ const vq_codec vq_codec_turboquant_prod = {
     .acc_len = acc_len,
     .mix = mix,
     .finish = finish,
+    .copy_row = copy_row,
 };
