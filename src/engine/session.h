@@ -2,6 +2,7 @@
 #ifndef VQ_ENGINE_SESSION_H
 #define VQ_ENGINE_SESSION_H
 
+#include "model/observer.h"
 #include "veloxquant/session.h"
 
 typedef struct vq_run {
@@ -13,6 +14,9 @@ typedef struct vq_run {
 
 /* vq_session_eval with a progress report. */
 vq_status vq_session_run(vq_session *s, const int32_t *ids, size_t n, const vq_run *run, vq_error *err);
+
+/* As vq_forward_observe. */
+void vq_session_observe(vq_session *s, const vq_observer *observer);
 
 const vq_kv *vq_session_kv_of(const vq_session *s);
 

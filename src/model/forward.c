@@ -70,6 +70,8 @@ void vq_forward_close(vq_forward *f)
     free(f);
 }
 
+void vq_forward_observe(vq_forward *f, const vq_observer *observer) { f->observer = observer; }
+
 void vq_forward_kv_params(const vq_model *model, vq_kv_params *params)
 {
     const vq_hparams *hp = &model->hp;
@@ -125,7 +127,7 @@ vq_status vq_forward_run(vq_forward *f, vq_kv *kv, const int32_t *ids, uint32_t 
     f->kv = kv;
     f->pos = pos;
     f->n = n;
-    f->n_skip = first;
+    f->n_skip = f->observer ? 0 : first;
     f->n_valid = 0;
     f->x = f->stream;
     vq_pool_run(n > 1 ? f->pool : NULL, n, embed, &(embed_work){f, ids});

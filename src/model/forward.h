@@ -2,6 +2,7 @@
 #ifndef VQ_MODEL_FORWARD_H
 #define VQ_MODEL_FORWARD_H
 
+#include "model/observer.h"
 #include "veloxquant/kv.h"
 #include "veloxquant/model.h"
 
@@ -11,6 +12,9 @@ typedef struct vq_forward vq_forward;
 vq_status vq_forward_open(vq_forward **out, const vq_model *model, vq_pool *pool, uint32_t n_batch, bool exact,
                           vq_error *err);
 void vq_forward_close(vq_forward *f);
+
+/* What later runs show; NULL: nothing, which costs nothing.  It must outlive them. */
+void vq_forward_observe(vq_forward *f, const vq_observer *observer);
 
 /* The shape of the cache that the model needs: fills layers, heads, head sizes, windows (pointing into the model),
  * scale, model hash and RoPE base; leaves the rest of params alone. */

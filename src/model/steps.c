@@ -74,8 +74,21 @@ static void rope_rows(const row_work *w, uint32_t first, uint32_t n)
                                w->f->sin[w->rope] + i * n_pairs, w->n_heads, hp->d_k, hp->n_rot, hp->rope_halves);
 }
 
+static void show_rows(const vq_forward *f, vq_rows_kind kind, const float *x, uint32_t n_heads, uint32_t d)
+{
+    if (f->observer && f->observer->rows)
+        f->observer->rows(f->observer->arg, f->layer, kind, x, n_heads, d, f->pos, f->n);
+}
+
+static void show_input(const vq_forward *f, vq_input_kind kind, const float *x, uint32_t width)
+{
+    if (f->observer && f->observer->input && f->n > 0)
+        f->observer->input(f->observer->arg, f->layer, kind, x, width, f->n);
+}
+
 void vq_step_rope(vq_forward *f, float *x, vq_rope_kind rope, uint32_t n_heads)
 {
+    show_rows(f, x == f->q ? VQ_ROWS_Q_BEFORE_ROPE : VQ_ROWS_K_BEFORE_ROPE, x, n_heads, f->model->hp.d_k);
     run_rows(f, (row_work){.rows = rope_rows, .out = x, .n_heads = n_heads, .rope = rope});
 }
 
@@ -94,6 +107,11 @@ static void products(vq_forward *f, const float *x, const vq_matmul_job *jobs, u
 
 void vq_step_product(vq_forward *f, float *out, const float *x, const vq_matrix *w)
 {
+    if (f->observer) {
+        const bool last = w == &f->model->output;
+        const vq_layer *layer = last ? NULL : &f->model->layers[f->layer];
+        show_input(f, last ? VQ_INPUT_OUTPUT : w == &layer->o ? VQ_INPUT_O : VQ_INPUT_DOWN, x, w->n_in);
+    }
     products(f, x, &(vq_matmul_job){w, out, w->n_out}, 1);
 }
 
@@ -104,6 +122,7 @@ void vq_step_qkv(vq_forward *f, const float *x, const vq_layer *layer)
         {&layer->k, f->k, layer->k.n_out},
         {&layer->v, f->v, layer->v.n_out},
     };
+    show_input(f, VQ_INPUT_QKV, x, layer->q.n_in);
     products(f, x, jobs, 3);
 }
 
@@ -113,12 +132,16 @@ void vq_step_gate_up(vq_forward *f, const float *x, const vq_layer *layer)
         {&layer->gate, f->gate, layer->gate.n_out},
         {&layer->up, f->up, layer->up.n_out},
     };
+    show_input(f, VQ_INPUT_GATE_UP, x, layer->gate.n_in);
     products(f, x, jobs, 2);
 }
 
 vq_status vq_step_attend(vq_forward *f, vq_error *err)
 {
     const vq_hparams *hp = &f->model->hp;
+    show_rows(f, VQ_ROWS_Q, f->q, hp->n_heads, hp->d_k);
+    show_rows(f, VQ_ROWS_K, f->k, hp->n_kv_heads, hp->d_k);
+    show_rows(f, VQ_ROWS_V, f->v, hp->n_kv_heads, hp->d_v);
     VQ_TRY(vq_kv_append(f->kv, f->layer, f->pos, f->k, f->v, f->n, err));
     const float *q = f->q;
     if (f->layer + 1 == hp->n_layers) {

@@ -8,6 +8,7 @@
 #include "kernels/kernels.h"
 #include "model/forward.h"
 #include "model/model.h"
+#include "model/observer.h"
 
 struct vq_forward {
     const vq_model *model;
@@ -15,6 +16,7 @@ struct vq_forward {
     vq_kernels kernels;
     uint32_t n_batch;
     bool exact;
+    const vq_observer *observer; /* may be NULL */
     vq_arena arena;
 
     /* the run in progress */
