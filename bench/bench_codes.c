@@ -1,25 +1,28 @@
 /* Encoding, scores and weighted sums of the packed codecs: billions of multiply-adds and of bytes of codes a second,
  * for every tier of this machine.
  *
- *     bench_codes [d] [codec ...]          a codec as --kv takes it, e.g. turboquant-mse:bits=3
+ *     bench_codes [--json] [d] [codec ...]        a codec as --kv takes it, e.g. turboquant-mse:bits=3
  *
- * Pages rotate through a pool that no second-level cache holds.  Runs are interleaved, figures are medians. */
+ * The tiers of a codec take turns on a pool of unlike pages that no second-level cache holds (veloxquant/measure.h);
+ * times are CPU time, figures medians. */
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/cpu.h"
 #include "base/rng.h"
 #include "kv/codec_generic.h"
+#include "veloxquant/measure.h"
 
-enum { POOL_BYTES = 24 << 20, ROUNDS = 7, MOST_SUBJECTS = 96, MOST_QUERIES = 96, N_COUNTS = 4 };
-#define AT_LEAST_S 0.002
+enum { POOL_BYTES = 24 << 20, ROUNDS = 9, N_TIERS = 3, MOST_QUERIES = 96, N_COUNTS = 4 };
+#define SAMPLE_SECONDS 0.002
 
-static const uint32_t query_counts[N_COUNTS] = {1, 3, 16, 96};
+static const uint32_t query_counts[N_COUNTS] = {1, 3, 16, MOST_QUERIES};
 static const char *const default_codecs[] = {
     "f16",
     "int8",
+    "velox:bits=2",
     "kivi:bits=2",
     "kivi:bits=4",
     "turboquant-mse:bits=2",
@@ -28,173 +31,277 @@ static const char *const default_codecs[] = {
     "turboquant-mse:bits=6",
 };
 
-typedef struct subject {
-    const char *text, *tier;
+/* What all tiers share: rows, queries, and a pool of pages. */
+typedef struct data {
+    uint32_t d, n_pages;
+    size_t page_bytes;
+    unsigned char *pool, *page; /* page: where encoding goes */
+    float *rows;                /* [n_rows][d]: page i codes rows i on */
+    float *queries_f32, *weights, *scores, *acc;
+    uint32_t n_rows;
+} data;
+
+typedef struct tier {
+    const char *name;
     vq_kernels kernels;
     vq_side keys, values;
-    size_t page_bytes;
-    uint32_t n_pages;
-    double score[N_COUNTS][ROUNDS], mix[N_COUNTS][ROUNDS], encode[ROUNDS]; /* seconds a page */
-} subject;
+    unsigned char *queries; /* [MOST_QUERIES] prepared */
+    data *data;
+    uint32_t n_queries;
+} tier;
 
-static unsigned char *pool;
-static float *rows, *queries_f32, *weights, *scores, *acc;
-static unsigned char *queries;
-
-/* CPU time: what else the machine does is not the kernels' */
-static double now_s(void)
+static vq_status run_encode(void *arg, uint32_t input, vq_error *err)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    (void)err;
+    const tier *t = arg;
+    t->keys.codec->encode(t->keys.state, t->data->page, 0, VQ_PAGE_ROWS, t->data->rows + (size_t)input * t->data->d);
+    return VQ_OK;
 }
 
-static int by_value(const void *a, const void *b)
+static vq_status run_score(void *arg, uint32_t input, vq_error *err)
 {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    (void)err;
+    const tier *t = arg;
+    const data *x = t->data;
+    const vq_rows all = {.n = VQ_PAGE_ROWS, .live = ~0ULL};
+    vq_side_score(&t->keys, x->pool + (size_t)input * x->page_bytes, &all, t->queries, t->n_queries, x->scores);
+    return VQ_OK;
 }
 
-static double median(double *x)
+static vq_status run_mix(void *arg, uint32_t input, vq_error *err)
 {
-    qsort(x, ROUNDS, sizeof *x, by_value);
-    return x[ROUNDS / 2];
+    (void)err;
+    const tier *t = arg;
+    const data *x = t->data;
+    const vq_rows all = {.n = VQ_PAGE_ROWS, .live = ~0ULL};
+    vq_side_mix(&t->values, x->pool + (size_t)input * x->page_bytes, &all, x->weights, t->n_queries, x->acc);
+    return VQ_OK;
 }
 
-static bool open_side(vq_side *side, const subject *s, const vq_method *m, uint32_t d, bool keys)
+static const void *page_of(void *arg, uint32_t input, size_t *n_bytes)
+{
+    const data *x = arg;
+    *n_bytes = x->page_bytes;
+    return x->pool + (size_t)input * x->page_bytes;
+}
+
+static bool open_side(vq_side *side, const tier *t, const vq_method *m, uint32_t d, bool keys)
 {
     vq_error err;
-    const vq_codec_env env = {.d = d, .keys = keys, .seed = 1, .options = m->values, .kernels = &s->kernels};
-    *side = (vq_side){.codec = m->codec, .kernels = &s->kernels, .d = d};
+    const vq_codec_env env = {.d = d, .keys = keys, .seed = 1, .options = m->values, .kernels = &t->kernels};
+    *side = (vq_side){.codec = m->codec, .kernels = &t->kernels, .d = d};
     if (m->codec->create(&side->state, &env, &err) == VQ_OK)
         return true;
     fprintf(stderr, "bench_codes: %s\n", err.text);
     return false;
 }
 
-/* The same page all over the pool. */
-static void fill(const subject *s, const vq_side *side)
+static void close_tiers(tier *tiers, size_t n)
 {
-    side->codec->encode(side->state, pool, 0, VQ_PAGE_ROWS, rows);
-    for (uint32_t i = 1; i < s->n_pages; i++)
-        memcpy(pool + (size_t)i * s->page_bytes, pool, s->page_bytes);
+    for (size_t i = 0; i < n; i++) {
+        if (tiers[i].keys.state)
+            tiers[i].keys.codec->destroy(tiers[i].keys.state);
+        if (tiers[i].values.state)
+            tiers[i].values.codec->destroy(tiers[i].values.state);
+        free(tiers[i].queries);
+    }
 }
 
-static void run(subject *s, uint32_t round, uint32_t d)
+/* Every tier that this CPU has, C first; 0 on failure. */
+static size_t open_tiers(tier *tiers, const vq_method *m, data *x)
 {
-    const vq_rows all = {.n = VQ_PAGE_ROWS, .live = ~0ULL};
-    const size_t stride = vq_side_query_bytes(&s->keys);
-    uint32_t page = 0;
-    double start = now_s(), took;
-    uint64_t n = 0;
-    do {
-        s->keys.codec->encode(s->keys.state, pool + n % s->n_pages * s->page_bytes, 0, VQ_PAGE_ROWS, rows);
-        n++;
-    } while ((took = now_s() - start) < AT_LEAST_S);
-    s->encode[round] = took / (double)n;
+    static const uint32_t sets[N_TIERS] = {0, VQ_CPU_AVX2, VQ_CPU_AVX2 | VQ_CPU_AVX512};
+    const uint32_t cpu = vq_cpu_detect();
+    size_t n = 0;
+    for (size_t i = 0; i < N_TIERS; i++) {
+        if ((cpu & sets[i]) != sets[i])
+            continue;
+        tier *t = &tiers[n++];
+        *t = (tier){.name = vq_cpu_name(sets[i]), .data = x};
+        vq_kernels_init(&t->kernels, sets[i]);
+        if (!open_side(&t->keys, t, m, x->d, true) || !open_side(&t->values, t, m, x->d, false)) {
+            close_tiers(tiers, n);
+            return 0;
+        }
+        const size_t stride = vq_side_query_bytes(&t->keys);
+        t->queries = aligned_alloc(64, MOST_QUERIES * stride);
+        for (uint32_t q = 0; q < MOST_QUERIES; q++)
+            vq_side_prepare(&t->keys, t->queries + q * stride, x->queries_f32 + (size_t)q * x->d);
+    }
+    return n;
+}
 
-    fill(s, &s->keys);
-    for (uint32_t i = 0; i < MOST_QUERIES; i++)
-        vq_side_prepare(&s->keys, queries + i * stride, queries_f32 + (size_t)i * d);
-    for (uint32_t c = 0; c < N_COUNTS; c++) {
-        n = 0;
-        start = now_s();
-        do {
-            vq_side_score(&s->keys, pool + (size_t)page * s->page_bytes, &all, queries, query_counts[c], scores);
-            page = page + 1 < s->n_pages ? page + 1 : 0;
-            n++;
-        } while ((took = now_s() - start) < AT_LEAST_S);
-        s->score[c][round] = took / (double)n;
+static void fill(data *x, const vq_side *side)
+{
+    memset(x->pool, 0, POOL_BYTES);
+    for (uint32_t i = 0; i < x->n_pages; i++)
+        side->codec->encode(side->state, x->pool + (size_t)i * x->page_bytes, 0, VQ_PAGE_ROWS,
+                            x->rows + (size_t)i * x->d);
+}
+
+typedef struct operation {
+    const char *name;
+    vq_status (*run)(void *arg, uint32_t input, vq_error *err);
+    uint32_t n_queries; /* 0: rows are encoded */
+} operation;
+
+/* Seconds of an operation for each tier, and against plain C. */
+static bool measure(tier *tiers, size_t n, const operation *op, vq_spread *took, vq_versus *versus, vq_load *load)
+{
+    double seconds[(N_TIERS + 1) * ROUNDS];
+    vq_variant variants[N_TIERS];
+    for (size_t i = 0; i < n; i++) {
+        tiers[i].n_queries = op->n_queries;
+        variants[i] = (vq_variant){tiers[i].name, op->run, &tiers[i]};
     }
-    fill(s, &s->values);
-    for (uint32_t c = 0; c < N_COUNTS; c++) {
-        n = 0;
-        start = now_s();
-        do {
-            vq_side_mix(&s->values, pool + (size_t)page * s->page_bytes, &all, weights, query_counts[c], acc);
-            page = page + 1 < s->n_pages ? page + 1 : 0;
-            n++;
-        } while ((took = now_s() - start) < AT_LEAST_S);
-        s->mix[c][round] = took / (double)n;
+    data *x = tiers[0].data;
+    const vq_turns turns = {.variants = variants,
+                            .n_variants = n,
+                            .n_inputs = x->n_pages,
+                            .input = page_of,
+                            .input_arg = x,
+                            .n_rounds = ROUNDS,
+                            .sample_seconds = SAMPLE_SECONDS,
+                            .cpu_time = true};
+    vq_error err;
+    if (vq_take_turns(&turns, seconds, load, &err) != VQ_OK) {
+        fprintf(stderr, "bench_codes: %s\n", err.text);
+        return false;
     }
+    for (size_t i = 0; i < n; i++) {
+        took[i] = vq_spread_of(seconds + i * ROUNDS, ROUNDS);
+        versus[i] = vq_versus_of(seconds, seconds + n * ROUNDS, seconds + i * ROUNDS, ROUNDS);
+    }
+    return true;
+}
+
+static json_t *row_of(const char *codec, const data *x, const tier *t, const operation *op, const vq_spread *took,
+                      const vq_versus *v, const vq_load *load)
+{
+    const double products = 1e-9 * VQ_PAGE_ROWS * x->d * op->n_queries, bytes = 1e-9 * (double)x->page_bytes;
+    json_t *row =
+        json_pack("{s:s, s:i, s:s, s:s, s:i, s:{s:f, s:f, s:f}, s:[f, f, f], s:[f, f, f], s:s, s:b, s:f}", "codec",
+                  codec, "d", (int)x->d, "tier", t->name, "operation", op->name, "queries", (int)op->n_queries,
+                  "microseconds_a_page", "median", 1e6 * took->median, "q1", 1e6 * took->q1, "q3", 1e6 * took->q3,
+                  "times_c", v->speed.median, v->low, v->high, "noise", v->noise.median, v->noise_low, v->noise_high,
+                  "verdict", vq_verdict_name(v->verdict), "quiet", (int)load->quiet, "others_cpus", load->others);
+    if (op->n_queries) {
+        json_object_set_new(row, "gmac_s", json_real(products / took->median));
+        json_object_set_new(row, "gb_s", json_real(bytes / took->median));
+    }
+    return row;
+}
+
+static bool bench(const char *text, data *x, bool json, bool *quiet)
+{
+    static const operation operations[] = {
+        {"encode", run_encode, 0}, {"score", run_score, 1},  {"score", run_score, 3},
+        {"score", run_score, 16},  {"score", run_score, 96}, {"mix", run_mix, 1},
+        {"mix", run_mix, 3},       {"mix", run_mix, 16},     {"mix", run_mix, 96},
+    };
+    enum { N_OPERATIONS = sizeof operations / sizeof operations[0] };
+    tier tiers[N_TIERS];
+    vq_method m;
+    vq_error err;
+    if (vq_method_parse(&m, text, &err) != VQ_OK) {
+        fprintf(stderr, "bench_codes: %s\n", err.text);
+        return false;
+    }
+    const size_t n = open_tiers(tiers, &m, x);
+    if (n == 0)
+        return false;
+    vq_page_bytes keys, values;
+    m.codec->page_bytes(tiers[0].keys.state, &keys);
+    m.codec->page_bytes(tiers[0].values.state, &values);
+    const size_t k = keys.codes + keys.scales, v = values.codes + values.scales;
+    x->page_bytes = ((k > v ? k : v) + 63) / 64 * 64;
+    x->n_pages = (uint32_t)(POOL_BYTES / x->page_bytes);
+    if (x->n_pages + VQ_PAGE_ROWS > x->n_rows)
+        x->n_pages = x->n_rows - VQ_PAGE_ROWS;
+    bool fine = true;
+    static vq_spread took[N_OPERATIONS][N_TIERS];
+    for (size_t o = 0; o < N_OPERATIONS && fine; o++) {
+        if (o == 0 || operations[o].run != operations[o - 1].run)
+            fill(x, operations[o].run == run_mix ? &tiers[n - 1].values : &tiers[n - 1].keys);
+        vq_versus versus[N_TIERS];
+        vq_load load;
+        fine = measure(tiers, n, &operations[o], took[o], versus, &load);
+        *quiet &= fine && load.quiet;
+        for (size_t i = 0; i < n && fine && json; i++) {
+            json_t *row = row_of(text, x, &tiers[i], &operations[o], &took[o][i], &versus[i], &load);
+            char *line = json_dumps(row, JSON_REAL_PRECISION(5));
+            puts(line);
+            free(line);
+            json_decref(row);
+        }
+    }
+    for (size_t i = 0; i < n && fine && !json; i++) {
+        printf("%-24s %-7s %7.0f", text, tiers[i].name, 1e9 * took[0][i].median / VQ_PAGE_ROWS);
+        for (uint32_t c = 0; c < N_COUNTS; c++) {
+            const double products = 1e-9 * VQ_PAGE_ROWS * x->d * query_counts[c];
+            printf(" %7.1f %7.1f", products / took[1 + c][i].median, products / took[1 + N_COUNTS + c][i].median);
+        }
+        printf(" %6.2f\n", 2e-9 * (double)x->page_bytes / (took[2][i].median + took[2 + N_COUNTS][i].median));
+    }
+    fflush(stdout);
+    close_tiers(tiers, n);
+    return fine;
+}
+
+static float *draws(size_t n, vq_rng *rng, bool normal)
+{
+    float *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n && x; i++)
+        x[i] = (float)(normal ? vq_rng_normal(rng) : vq_rng_uniform(rng));
+    return x;
 }
 
 int main(int argc, char **argv)
 {
-    static subject subjects[MOST_SUBJECTS];
-    static const uint32_t tiers[] = {0, VQ_CPU_AVX2, VQ_CPU_AVX2 | VQ_CPU_AVX512};
-    const uint32_t d = argc > 1 ? (uint32_t)atoi(argv[1]) : 64;
+    const bool json = argc > 1 && strcmp(argv[1], "--json") == 0;
+    argv += json;
+    argc -= json;
+    data x = {.d = argc > 1 ? (uint32_t)atoi(argv[1]) : 64};
     const char *const *codecs = argc > 2 ? (const char *const *)argv + 2 : default_codecs;
     const size_t n_codecs = argc > 2 ? (size_t)argc - 2 : sizeof default_codecs / sizeof default_codecs[0];
-    const uint32_t cpu = vq_cpu_detect();
-    uint32_t n = 0;
-
-    for (size_t i = 0; i < n_codecs; i++)
-        for (size_t t = 0; t < sizeof tiers / sizeof tiers[0] && n < MOST_SUBJECTS; t++) {
-            if ((cpu & tiers[t]) != tiers[t])
-                continue;
-            vq_method m;
-            vq_error err;
-            if (vq_method_parse(&m, codecs[i], &err) != VQ_OK) {
-                fprintf(stderr, "bench_codes: %s\n", err.text);
-                return 2;
-            }
-            subject *s = &subjects[n];
-            s->text = codecs[i];
-            s->tier = vq_cpu_name(tiers[t]);
-            vq_kernels_init(&s->kernels, tiers[t]);
-            vq_page_bytes keys, values;
-            if (!open_side(&s->keys, s, &m, d, true) || !open_side(&s->values, s, &m, d, false))
-                return 1;
-            m.codec->page_bytes(s->keys.state, &keys);
-            m.codec->page_bytes(s->values.state, &values);
-            const size_t k = keys.codes + keys.scales, v = values.codes + values.scales;
-            s->page_bytes = ((k > v ? k : v) + 63) / 64 * 64;
-            s->n_pages = (uint32_t)(POOL_BYTES / s->page_bytes);
-            n++;
-        }
-    pool = aligned_alloc(64, POOL_BYTES);
-    rows = malloc((size_t)VQ_PAGE_ROWS * d * sizeof *rows);
-    queries_f32 = malloc((size_t)MOST_QUERIES * d * sizeof *rows);
-    queries = aligned_alloc(64, (size_t)MOST_QUERIES * (64 + 8 * (size_t)VQ_MAX_HEAD_DIM));
-    weights = malloc((size_t)MOST_QUERIES * VQ_PAGE_ROWS * sizeof *rows);
-    scores = malloc((size_t)MOST_QUERIES * VQ_PAGE_ROWS * sizeof *rows);
-    acc = calloc((size_t)MOST_QUERIES * 2 * VQ_MAX_HEAD_DIM, sizeof *acc);
+    if (x.d < 1 || x.d > VQ_MAX_HEAD_DIM) {
+        fprintf(stderr, "usage: bench_codes [--json] [d] [codec ...]      d: 1 to %d\n", VQ_MAX_HEAD_DIM);
+        return 2;
+    }
     vq_rng rng;
     vq_rng_seed(&rng, 3);
-    for (uint32_t i = 0; i < VQ_PAGE_ROWS * d; i++)
-        rows[i] = (float)vq_rng_normal(&rng);
-    for (uint32_t i = 0; i < MOST_QUERIES * d; i++)
-        queries_f32[i] = (float)vq_rng_normal(&rng);
-    for (uint32_t i = 0; i < MOST_QUERIES * VQ_PAGE_ROWS; i++)
-        weights[i] = (float)vq_rng_uniform(&rng);
-
-    for (uint32_t round = 0; round < ROUNDS; round++)
-        for (uint32_t i = 0; i < n; i++)
-            run(&subjects[i], round, d);
-    printf("d = %u; GMAC/s of keys (score) and values (mix) by queries a page; encode in ns a row; GB/s of pages at 3 "
-           "queries\n%-24s %-7s %7s",
-           d, "codec", "tier", "encode");
-    for (uint32_t c = 0; c < N_COUNTS; c++)
-        printf(" score%-3u mix%-3u", query_counts[c], query_counts[c]);
-    printf("  GB/s\n");
-    for (uint32_t i = 0; i < n; i++) {
-        subject *s = &subjects[i];
-        printf("%-24s %-7s %7.0f", s->text, s->tier, 1e9 * median(s->encode) / VQ_PAGE_ROWS);
-        for (uint32_t c = 0; c < N_COUNTS; c++) {
-            const double macs = 1e-9 * VQ_PAGE_ROWS * d * query_counts[c];
-            printf(" %7.1f %7.1f", macs / median(s->score[c]), macs / median(s->mix[c]));
-        }
-        printf(" %6.2f\n", 2e-9 * (double)s->page_bytes / (s->score[1][ROUNDS / 2] + s->mix[1][ROUNDS / 2]));
-        s->keys.codec->destroy(s->keys.state);
-        s->values.codec->destroy(s->values.state);
+    x.n_rows = 1 << 14;
+    x.pool = aligned_alloc(64, POOL_BYTES);
+    x.page = aligned_alloc(64, (size_t)VQ_PAGE_ROWS * 4 * VQ_MAX_HEAD_DIM);
+    x.rows = draws((size_t)x.n_rows * x.d, &rng, true);
+    x.queries_f32 = draws((size_t)MOST_QUERIES * x.d, &rng, true);
+    x.weights = draws((size_t)MOST_QUERIES * VQ_PAGE_ROWS, &rng, false);
+    x.scores = draws((size_t)MOST_QUERIES * VQ_PAGE_ROWS, &rng, false);
+    x.acc = calloc((size_t)MOST_QUERIES * 2 * VQ_MAX_HEAD_DIM, sizeof *x.acc);
+    if (!x.pool || !x.page || !x.rows || !x.queries_f32 || !x.weights || !x.scores || !x.acc) {
+        fprintf(stderr, "bench_codes: no memory for a pool of %d MiB\n", POOL_BYTES >> 20);
+        return 1;
     }
-    free(acc);
-    free(scores);
-    free(weights);
-    free(queries);
-    free(queries_f32);
-    free(rows);
-    free(pool);
-    return 0;
+    if (!json) {
+        printf(
+            "d = %u; GMAC/s of keys (score) and values (mix) by queries a page; encode in ns a row; GB/s of pages at "
+            "3 queries\n%-24s %-7s %7s",
+            x.d, "codec", "tier", "encode");
+        for (uint32_t c = 0; c < N_COUNTS; c++)
+            printf(" score%-3u mix%-3u", query_counts[c], query_counts[c]);
+        printf("  GB/s\n");
+    }
+    bool quiet = true, fine = true;
+    for (size_t i = 0; i < n_codecs && fine; i++)
+        fine = bench(codecs[i], &x, json, &quiet);
+    if (fine && !quiet)
+        fprintf(stderr, "bench_codes: the machine was not quiet; trust ratios of one row only\n");
+    free(x.acc);
+    free(x.scores);
+    free(x.weights);
+    free(x.queries_f32);
+    free(x.rows);
+    free(x.page);
+    free(x.pool);
+    return fine ? 0 : 1;
 }

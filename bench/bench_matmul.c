@@ -1,22 +1,23 @@
 /* Speed of the matrix product: every weight type, tier, 1 and many tokens, 1 and 2 threads.
  *
- * Products rotate through matrices that together exceed the L2 cache, as a model's layers do.  Tiers take turns within
- * one round, so that what else the machine does hits all of them; figures are medians and quartiles over rounds.  The
- * noise floor is the ratio of a tier's time to its own, taken the same way.  --json prints the same as one object. */
+ * Products rotate through unlike matrices that together exceed the L2 cache, as a model's layers do, and tiers take
+ * turns (veloxquant/measure.h); figures are medians and quartiles over rounds, the noise is the interval of a tier
+ * against itself.  --json prints the same as one object. */
 #include <getopt.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/cpu.h"
 #include "base/half.h"
 #include "base/rng.h"
 #include "kernels/matmul.h"
+#include "veloxquant/measure.h"
 
 enum { MOST_ROUNDS = 101, N_TIERS = 3 };
+#define SAMPLE_SECONDS 0.003
 
 static const vq_type all_types[] = {VQ_TYPE_F32,  VQ_TYPE_F16,  VQ_TYPE_BF16, VQ_TYPE_Q8_0,  VQ_TYPE_Q4_0,
                                     VQ_TYPE_Q4_1, VQ_TYPE_Q5_0, VQ_TYPE_Q5_1, VQ_TYPE_Q2_K,  VQ_TYPE_Q3_K,
@@ -33,29 +34,6 @@ typedef struct setup {
     float *x, *out;
     void *act, *scratch;
 } setup;
-
-typedef struct summary {
-    double least, quarter, median, three_quarters;
-} summary;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static summary summarise(double *x, uint32_t n)
-{
-    qsort(x, n, sizeof *x, by_value);
-    return (summary){x[0], x[n / 4], x[n / 2], x[n - 1 - n / 4]};
-}
 
 static void *take(size_t n_bytes)
 {
@@ -118,70 +96,94 @@ static void close_setup(setup *s)
     free(s->scratch);
 }
 
-/* Seconds of one pass over n matrices, activations prepared for each. */
-static double pass(setup *s, const vq_matmul_kernels *k, vq_pool *pool, uint32_t first, uint32_t n)
+/* One tier: what it computes with. */
+typedef struct product {
+    setup *s;
+    const vq_matmul_kernels *kernels;
+    vq_pool *pool;
+} product;
+
+/* One product with matrix `input`, activations prepared for it. */
+static vq_status run_product(void *arg, uint32_t input, vq_error *err)
 {
-    const double start = now();
-    for (uint32_t i = 0; i < n; i++) {
-        vq_matmul_prepare(k, pool, s->act, s->x, s->n_in, s->n_tokens, s->exact);
-        vq_matmul(k, pool, &s->matrices[(first + i) % s->n_matrices], s->act, s->n_tokens, s->exact, s->out, s->n_out,
-                  s->scratch);
+    (void)err;
+    const product *p = arg;
+    setup *s = p->s;
+    vq_matmul_prepare(p->kernels, p->pool, s->act, s->x, s->n_in, s->n_tokens, s->exact);
+    vq_matmul(p->kernels, p->pool, &s->matrices[input], s->act, s->n_tokens, s->exact, s->out, s->n_out, s->scratch);
+    return VQ_OK;
+}
+
+static const void *matrix_of(void *arg, uint32_t input, size_t *n_bytes)
+{
+    const setup *s = arg;
+    *n_bytes = vq_type_row_bytes(s->type, s->n_in); /* the first row is enough to tell matrices apart */
+    return s->matrices[input].data;
+}
+
+static void print_row(const setup *s, const char *tier, uint32_t n_threads, const vq_spread *q, const vq_versus *v,
+                      const vq_load *load, bool json, bool *first_row)
+{
+    const double bytes = (double)vq_type_row_bytes(s->type, s->n_in) * s->n_out,
+                 products = (double)s->n_in * s->n_out * s->n_tokens;
+    if (json) {
+        printf("%s\n    {\"type\": \"%s\", \"n_in\": %u, \"n_out\": %u, \"tokens\": %u, \"exact\": %s, "
+               "\"threads\": %u, \"tier\": \"%s\", \"microseconds\": {\"least\": %.3f, \"q1\": %.3f, "
+               "\"median\": %.3f, \"q3\": %.3f}, \"gb_per_s\": %.3f, \"gmac_per_s\": %.3f, "
+               "\"noise\": [%.4f, %.4f], \"times_first_tier\": [%.4f, %.4f, %.4f], \"verdict\": \"%s\", "
+               "\"others_cpus\": %.3f, \"quiet\": %s, \"rounds\": %zu}",
+               *first_row ? "" : ",", vq_type_name(s->type), s->n_in, s->n_out, s->n_tokens,
+               s->exact ? "true" : "false", n_threads, tier, q->least * 1e6, q->q1 * 1e6, q->median * 1e6, q->q3 * 1e6,
+               bytes / q->median * 1e-9, products / q->median * 1e-9, v->noise_low, v->noise_high, v->speed.median,
+               v->low, v->high, vq_verdict_name(v->verdict), load->others, load->quiet ? "true" : "false", q->n);
+        *first_row = false;
+    } else {
+        printf("%-7s %5u x %-6u %4u %-5s %2u %-7s %10.1f %10.1f %10.1f %10.1f %8.2f %8.2f   %.3f .. %.3f %s\n",
+               vq_type_name(s->type), s->n_in, s->n_out, s->n_tokens, s->exact ? "exact" : "int8", n_threads, tier,
+               q->least * 1e6, q->q1 * 1e6, q->median * 1e6, q->q3 * 1e6, bytes / q->median * 1e-9,
+               products / q->median * 1e-9, v->noise_low, v->noise_high, load->quiet ? "" : "not quiet");
     }
-    return now() - start;
+    fflush(stdout);
 }
 
 static void measure(vq_type type, uint32_t n_in, uint32_t n_out, uint32_t n_tokens, bool exact, uint32_t n_threads,
-                    unsigned tiers, double seconds, uint32_t pool_mib, bool json, bool *first_row)
+                    unsigned tiers, uint32_t n_rounds, uint32_t pool_mib, bool json, bool *first_row)
 {
     setup s = open_setup(type, n_in, n_out, n_tokens, exact, n_threads, pool_mib);
     vq_pool *pool = NULL;
     if (vq_pool_open(&pool, n_threads, NULL) != VQ_OK)
         exit(1);
-    /* Slot N_TIERS is the highest tier again: against itself it shows the noise. */
-    static double times[N_TIERS + 1][MOST_ROUNDS], ratio[MOST_ROUNDS];
-    uint32_t each[N_TIERS + 1] = {0}, best = 0, n_rounds = 0, at = 0;
-    vq_matmul_kernels k[N_TIERS + 1];
+    static double seconds[(N_TIERS + 1) * MOST_ROUNDS];
+    vq_matmul_kernels kernels[N_TIERS];
+    product products[N_TIERS];
+    vq_variant variants[N_TIERS];
+    uint32_t n = 0;
     for (uint32_t t = 0; t < N_TIERS; t++) {
         if (!(tiers >> t & 1))
             continue;
-        vq_matmul_kernels_init(&k[t], tier_sets[t]);
-        const double one = pass(&s, &k[t], pool, 0, 1);
-        each[t] = one * 3000 < 1 ? 16 : one * 300 < 1 ? 4 : 1;
-        best = t;
+        vq_matmul_kernels_init(&kernels[n], tier_sets[t]);
+        products[n] = (product){&s, &kernels[n], pool};
+        variants[n] = (vq_variant){tier_names[t], run_product, &products[n]};
+        n++;
     }
-    k[N_TIERS] = k[best];
-    each[N_TIERS] = each[best];
-    const double end = now() + seconds;
-    for (; n_rounds < MOST_ROUNDS && (n_rounds < 5 || now() < end); n_rounds++)
-        for (uint32_t t = 0; t <= N_TIERS; t++)
-            if (each[t]) {
-                times[t][n_rounds] = pass(&s, &k[t], pool, at, each[t]) / each[t];
-                at = (at + each[t]) % s.n_matrices;
-            }
-    for (uint32_t i = 0; i < n_rounds; i++)
-        ratio[i] = times[N_TIERS][i] / times[best][i];
-    const summary noise = summarise(ratio, n_rounds);
-    const double bytes = (double)vq_type_row_bytes(type, n_in) * n_out, products = (double)n_in * n_out * n_tokens;
-    for (uint32_t t = 0; t < N_TIERS; t++) {
-        if (!each[t])
-            continue;
-        const summary q = summarise(times[t], n_rounds);
-        if (json) {
-            printf("%s\n    {\"type\": \"%s\", \"n_in\": %u, \"n_out\": %u, \"tokens\": %u, \"exact\": %s, "
-                   "\"threads\": %u, \"tier\": \"%s\", \"microseconds\": {\"least\": %.3f, \"quarter\": %.3f, "
-                   "\"median\": %.3f, \"three_quarters\": %.3f}, \"gb_per_s\": %.3f, \"gmac_per_s\": %.3f, "
-                   "\"noise_quartiles\": [%.4f, %.4f], \"rounds\": %u}",
-                   *first_row ? "" : ",", vq_type_name(type), n_in, n_out, n_tokens, exact ? "true" : "false",
-                   n_threads, tier_names[t], q.least * 1e6, q.quarter * 1e6, q.median * 1e6, q.three_quarters * 1e6,
-                   bytes / q.median * 1e-9, products / q.median * 1e-9, noise.quarter, noise.three_quarters, n_rounds);
-            *first_row = false;
-        } else {
-            printf("%-7s %5u x %-6u %4u %-5s %2u %-7s %10.1f %10.1f %10.1f %10.1f %8.2f %8.2f   %.3f .. %.3f\n",
-                   vq_type_name(type), n_in, n_out, n_tokens, exact ? "exact" : "int8", n_threads, tier_names[t],
-                   q.least * 1e6, q.quarter * 1e6, q.median * 1e6, q.three_quarters * 1e6, bytes / q.median * 1e-9,
-                   products / q.median * 1e-9, noise.quarter, noise.three_quarters);
-        }
-        fflush(stdout);
+    const vq_turns turns = {.variants = variants,
+                            .n_variants = n,
+                            .n_inputs = s.n_matrices,
+                            .input = matrix_of,
+                            .input_arg = &s,
+                            .n_rounds = n_rounds,
+                            .sample_seconds = SAMPLE_SECONDS};
+    vq_load load;
+    vq_error err;
+    if (vq_take_turns(&turns, seconds, &load, &err) != VQ_OK) {
+        fprintf(stderr, "bench_matmul: %s\n", err.text);
+        exit(1);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const double *took = seconds + (size_t)i * n_rounds;
+        const vq_spread q = vq_spread_of(took, n_rounds);
+        const vq_versus v = vq_versus_of(seconds, seconds + (size_t)n * n_rounds, took, n_rounds);
+        print_row(&s, variants[i].name, n_threads, &q, &v, &load, json, first_row);
     }
     vq_pool_close(pool);
     close_setup(&s);
@@ -191,15 +193,15 @@ static void usage(FILE *f)
 {
     fputs("usage: bench_matmul [--type NAME] [--n-in N] [--n-out N] [--tokens N] [--threads N] [--exact] [--tier "
           "c|avx2|avx512]\n"
-          "                    [--seconds S] [--mib N] [--json]\n"
-          "Without a choice: every type, 1 and 128 tokens, 1 and 2 threads, int8, avx2 and avx512, 0.3 s each,\n"
+          "                    [--rounds N] [--mib N] [--json]\n"
+          "Without a choice: every type, 1 and 128 tokens, 1 and 2 threads, int8, avx2 and avx512, 15 rounds,\n"
           "rotating through matrices of 48 MiB together.\n",
           f);
 }
 
 int main(int argc, char **argv)
 {
-    enum { TYPE = 256, N_IN, N_OUT, TOKENS, THREADS, EXACT, TIER, SECONDS, MIB, JSON, HELP };
+    enum { TYPE = 256, N_IN, N_OUT, TOKENS, THREADS, EXACT, TIER, ROUNDS, MIB, JSON, HELP };
     static const struct option options[] = {
         {"type", required_argument, NULL, TYPE},
         {"n-in", required_argument, NULL, N_IN},
@@ -208,16 +210,15 @@ int main(int argc, char **argv)
         {"threads", required_argument, NULL, THREADS},
         {"exact", no_argument, NULL, EXACT},
         {"tier", required_argument, NULL, TIER},
-        {"seconds", required_argument, NULL, SECONDS},
+        {"rounds", required_argument, NULL, ROUNDS},
         {"mib", required_argument, NULL, MIB},
         {"json", no_argument, NULL, JSON},
         {"help", no_argument, NULL, HELP},
         {0},
     };
     const char *type = NULL;
-    uint32_t n_in = 1536, n_out = 768, tokens = 0, threads = 0, pool_mib = 48;
+    uint32_t n_in = 1536, n_out = 768, tokens = 0, threads = 0, pool_mib = 48, n_rounds = 15;
     bool exact = false, json = false, first_row = true;
-    double seconds = 0.3;
     unsigned tiers = 0;
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -231,14 +232,14 @@ int main(int argc, char **argv)
             for (int t = 0; t < N_TIERS; t++)
                 tiers |= strcmp(optarg, tier_names[t]) ? 0 : 1u << t;
             break;
-        case SECONDS: seconds = strtod(optarg, NULL); break;
+        case ROUNDS: n_rounds = (uint32_t)strtoul(optarg, NULL, 10); break;
         case MIB: pool_mib = (uint32_t)strtoul(optarg, NULL, 10); break;
         case JSON: json = true; break;
         case HELP: usage(stdout); return 0;
         default: usage(stderr); return 2;
         }
     }
-    if (n_in == 0 || n_out == 0) {
+    if (n_in == 0 || n_out == 0 || n_rounds == 0 || n_rounds > MOST_ROUNDS) {
         usage(stderr);
         return 2;
     }
@@ -258,7 +259,7 @@ int main(int argc, char **argv)
             continue;
         for (uint32_t n_tokens = tokens ? tokens : 1; n_tokens <= (tokens ? tokens : 128); n_tokens += 127)
             for (uint32_t n = threads ? threads : 1; n <= (threads ? threads : 2); n++)
-                measure(all_types[i], n_in, n_out, n_tokens, exact, n, tiers, seconds, pool_mib, json, &first_row);
+                measure(all_types[i], n_in, n_out, n_tokens, exact, n, tiers, n_rounds, pool_mib, json, &first_row);
     }
     if (json)
         printf("\n]}\n");

@@ -6,6 +6,7 @@
 #include "veloxquant/eval.h"
 #include "veloxquant/gguf.h"
 #include "veloxquant/kv.h"
+#include "veloxquant/measure.h"
 #include "veloxquant/model.h"
 #include "veloxquant/npy.h"
 #include "veloxquant/session.h"
