@@ -24,6 +24,7 @@ int cli_inspect(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_methods(int argc, char **argv);
 int cli_fidelity(int argc, char **argv);
+int cli_eval(int argc, char **argv);
 
 #define CLI_TRY(call)                                                                                                  \
     do {                                                                                                               \

@@ -10,6 +10,7 @@ static const cli_command commands[] = {
     {"generate", "go on from a prompt", cli_generate},
     {"chat", "talk with an instruction-tuned model", cli_chat},
     {"perplexity", "judge a model, or a cache against another, on a text", cli_perplexity},
+    {"eval", "measure what caches and eviction policies do to quality", cli_eval},
     {"bench", "measure prompt and decode speed", cli_bench},
     {"tokenize", "text to token ids and back", cli_tokenize},
     {"inspect", "what is in a model file", cli_inspect},

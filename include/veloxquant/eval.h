@@ -13,6 +13,10 @@ typedef struct vq_windows {
     size_t n;
     uint32_t n_ctx, skip;
     size_t most; /* windows at most; 0: all */
+    /* The tokens from `skip` on go through the (tested) sessions one at a time, after the first ones as a prompt: what
+     * a cache that drops tokens has to be judged by, since in one pass the first queries would still see rows that the
+     * last ones make it drop.  Other caches give the same figures either way. */
+    bool one_by_one;
 } vq_windows;
 
 /* Windows and scored tokens of a text.  VQ_ERR_ARG, naming the numbers, when it fills no window or nothing is scored.

@@ -115,6 +115,17 @@ static bool score_next(void *arg, size_t index, const float *logits)
     return !c->progress || c->progress(c->arg, (size_t)c->nll.n, c->n_scored, nll);
 }
 
+static vq_status score_one_by_one(vq_session *s, struct scoring *c, size_t first, vq_error *err)
+{
+    VQ_TRY(vq_session_eval(s, c->ids, first, NULL, 0, NULL, err));
+    for (size_t i = first; i + 1 < c->n_ctx; i++) {
+        VQ_TRY(vq_session_eval(s, c->ids + i, 1, NULL, 0, NULL, err));
+        if (!score_next(c, i, vq_session_logits(s)))
+            return vq_fail(err, VQ_ERR_CANCELLED, "cancelled after %zu of %zu tokens", (size_t)c->nll.n, c->n_scored);
+    }
+    return VQ_OK;
+}
+
 vq_status vq_eval_perplexity(vq_session *s, const vq_windows *w, vq_eval_fn progress, void *arg, vq_moments *nll,
                              vq_error *err)
 {
@@ -138,8 +149,10 @@ vq_status vq_eval_perplexity(vq_session *s, const vq_windows *w, vq_eval_fn prog
         window_ids(w, i, vq_model_tokenizer(model), ids);
         status = vq_session_truncate(s, 0, err);
         /* the last token predicts nothing that is scored, so it is not evaluated */
-        if (status == VQ_OK)
+        if (status == VQ_OK && !w->one_by_one)
             status = vq_session_eval(s, ids, w->n_ctx - 1, score_next, first, &c, err);
+        else if (status == VQ_OK)
+            status = score_one_by_one(s, &c, first, err);
     }
     free(ids);
     if (status == VQ_OK)
@@ -173,24 +186,40 @@ struct compare_call {
     float_rows expected, seen; /* [STEP][n_vocab] */
     size_t first;              /* token of a window whose logits are the first to count */
     size_t n_scored;
+    bool one_by_one;
     vq_eval_fn progress;
     void *arg;
     vq_comparison *sums; /* [n_tested] */
 };
 
-static void compare_rows(struct compare_call *c, const int32_t *targets, size_t n, const struct reference_row *known,
-                         vq_comparison *sum)
+/* a, b: logits of the reference and of the tested session for the token before `target` */
+static void compare_row(const struct compare_call *c, const float *a, const float *b, int32_t target,
+                        const struct reference_row *known, vq_comparison *sum)
 {
     const size_t n_vocab = c->seen.width;
-    for (size_t i = 0; i < n; i++) {
-        const float *a = c->expected.at + i * n_vocab, *b = c->seen.at + i * n_vocab;
-        const double norm = log_sum_exp(&c->kernels, b, n_vocab), nll = norm - (double)b[targets[i]];
-        vq_moments_add(&sum->reference_nll, known[i].nll);
-        vq_moments_add(&sum->nll, nll);
-        vq_moments_add(&sum->log_ratio, nll - known[i].nll);
-        vq_moments_add(&sum->kl, kl_divergence(&c->kernels, a, known[i].norm, b, norm, n_vocab));
-        vq_moments_add(&sum->same_top, argmax(b, n_vocab) == known[i].top ? 1 : 0);
+    const double norm = log_sum_exp(&c->kernels, b, n_vocab), nll = norm - (double)b[target];
+    vq_moments_add(&sum->reference_nll, known->nll);
+    vq_moments_add(&sum->nll, nll);
+    vq_moments_add(&sum->log_ratio, nll - known->nll);
+    vq_moments_add(&sum->kl, kl_divergence(&c->kernels, a, known->norm, b, norm, n_vocab));
+    vq_moments_add(&sum->same_top, argmax(b, n_vocab) == known->top ? 1 : 0);
+}
+
+static vq_status compare_rows(struct compare_call *c, vq_session *s, const int32_t *ids, size_t n,
+                              const struct reference_row *known, vq_comparison *sum, vq_error *err)
+{
+    const size_t n_vocab = c->seen.width;
+    if (!c->one_by_one) {
+        VQ_TRY(vq_session_eval(s, ids, n, keep_row, 0, &c->seen, err));
+        for (size_t i = 0; i < n; i++)
+            compare_row(c, c->expected.at + i * n_vocab, c->seen.at + i * n_vocab, ids[i + 1], &known[i], sum);
+        return VQ_OK;
     }
+    for (size_t i = 0; i < n; i++) {
+        VQ_TRY(vq_session_eval(s, ids + i, 1, NULL, 0, NULL, err));
+        compare_row(c, c->expected.at + i * n_vocab, vq_session_logits(s), ids[i + 1], &known[i], sum);
+    }
+    return VQ_OK;
 }
 
 static vq_status compare_step(struct compare_call *c, const int32_t *ids, size_t n, vq_error *err)
@@ -203,10 +232,8 @@ static vq_status compare_step(struct compare_call *c, const int32_t *ids, size_t
         const double norm = log_sum_exp(&c->kernels, a, n_vocab);
         known[i] = (struct reference_row){norm, norm - (double)a[ids[i + 1]], argmax(a, n_vocab)};
     }
-    for (size_t t = 0; t < c->n_tested; t++) {
-        VQ_TRY(vq_session_eval(c->tested[t], ids, n, keep_row, 0, &c->seen, err));
-        compare_rows(c, ids + 1, n, known, &c->sums[t]);
-    }
+    for (size_t t = 0; t < c->n_tested; t++)
+        VQ_TRY(compare_rows(c, c->tested[t], ids, n, known, &c->sums[t], err));
     for (size_t i = 0; i < n; i++)
         if (c->progress && !c->progress(c->arg, (size_t)c->sums[0].nll.n - n + i + 1, c->n_scored, known[i].nll))
             return vq_fail(err, VQ_ERR_CANCELLED, "cancelled after %zu of %zu tokens", (size_t)c->sums[0].nll.n,
@@ -257,6 +284,7 @@ vq_status vq_eval_compare(vq_session *reference, vq_session *const *tested, size
                                 .n_tested = n_tested,
                                 .first = w->skip < 1 ? 0 : w->skip - 1,
                                 .n_scored = n_scored,
+                                .one_by_one = w->one_by_one,
                                 .progress = progress,
                                 .arg = arg,
                                 .sums = calloc(n_tested, sizeof(vq_comparison))};
