@@ -22,6 +22,8 @@ static const cli_option options[] = {
      1024},
     {0, "kv", CLI_TEXTS, AT(methods), "METHOD",
      "how keys and values are stored; may be given several times: the methods take turns (default f16)", 0, 0},
+    {0, "need-quiet", CLI_FLAG, AT(need_quiet), NULL,
+     "fail when other programs took CPU time meanwhile (the result says so in any case)", 0, 0},
     {0, "json", CLI_TEXT, AT(json), "FILE", "also write machine, settings and every sample as JSON; '-': print it", 0,
      0},
 };
@@ -41,9 +43,11 @@ static const char ending[] = "Examples:\n"
                              "  veloxquant bench -m model.gguf -d 8192 --kv f16 --kv turboquant-mse:bits=3 -t 1 -r 9\n"
                              "  veloxquant bench -m model.gguf -p 0 -n 128 -d 0,4096 --json speed.json\n"
                              "\n"
-                             "Figures are tokens a second: the median, in brackets the quartiles, and\n"
-                             "half their distance as a share of the median. On a machine that\n"
-                             "does other things, trust ratios within one run rather than absolute figures.\n"
+                             "Figures are tokens a second: the median, in brackets the quartiles. Below, each\n"
+                             "method against the first one, from samples of the same rounds, with an interval of\n"
+                             "at least 95 %; the first one runs twice a round, and its ratio to itself is the noise.\n"
+                             "What lies within the noise is called not distinguishable, and so is everything below\n"
+                             "6 repetitions. Times of a token are percentiles over all samples.\n"
                              "Ctrl-C prints what has been measured so far and ends with status 130.\n";
 
 enum { WARM_PROMPT = 32, WARM_DECODE = 4 };
@@ -56,7 +60,9 @@ struct job {
     vq_pool *pools[CLI_MOST_COUNTS];
     bench_row *rows; /* [n_rows], by depth, then method, then threads */
     size_t n_rows, n_done;
-    double *samples;                 /* of all rows */
+    double *samples;     /* of all rows */
+    vq_load_mark *marks; /* [n_marks]: before the first sample, and after each round */
+    size_t n_marks;
     char *snapshots[CLI_MOST_TEXTS]; /* the state of each method at the present depth; NULL: none yet */
     cli_progress progress;
 };
@@ -135,44 +141,60 @@ static vq_status warm_up(struct job *j, bench_row *row, vq_error *err)
     return go_back(j, row, err);
 }
 
-/* All rows of a depth see the same tokens in sample i. */
-static vq_status take_sample(struct job *j, bench_row *row, size_t i, vq_error *err)
+/* All rows of a depth see the same tokens in round i. */
+static vq_status take_sample(struct job *j, bench_row *row, bench_samples *to, size_t i, vq_error *err)
 {
     const bench_args *a = j->args;
-    double seconds;
     if (a->n_prompt > 0) {
-        CLI_TRY(vq_eval_prompt_speed(row->session, a->n_prompt, 1000 + 2 * i, &seconds, err));
-        row->prompt[row->n_samples] = a->n_prompt / seconds;
+        CLI_TRY(vq_eval_prompt_speed(row->session, a->n_prompt, 1000 + 2 * i, &to->prompt[to->n], err));
         CLI_TRY(go_back(j, row, err));
     }
     if (a->n_decode > 0) {
-        CLI_TRY(vq_eval_decode_speed(row->session, a->n_decode, 1001 + 2 * i, &seconds, err));
-        row->decode[row->n_samples] = a->n_decode / seconds;
+        double *token = to->token + to->n * a->n_decode;
+        CLI_TRY(vq_eval_decode_times(row->session, a->n_decode, 1001 + 2 * i, token, err));
+        to->decode[to->n] = 0;
+        for (uint32_t k = 0; k < a->n_decode; k++)
+            to->decode[to->n] += token[k];
         CLI_TRY(go_back(j, row, err));
     }
-    row->n_samples++;
+    to->n++;
     return VQ_OK;
+}
+
+static int take_and_count(struct job *j, bench_row *row, bench_samples *to, size_t i)
+{
+    vq_error err;
+    if (take_sample(j, row, to, i, &err) != VQ_OK)
+        return cli_fail_with(&err);
+    cli_progress_step(&j->progress, ++j->n_done,
+                      (j->n_rows + j->args->depths.n * j->args->threads.n) * j->args->n_samples, row->method);
+    return cli_interrupted() ? CLI_INTERRUPTED : CLI_FINE;
+}
+
+/* A round: every row, then the first method's ones again. */
+static int take_round(struct job *j, bench_row *rows, size_t n, size_t i)
+{
+    int status = CLI_FINE;
+    for (size_t k = 0; k < n && status == CLI_FINE; k++)
+        status = take_and_count(j, &rows[k], &rows[k].taken, i);
+    for (size_t k = 0; k < j->args->threads.n && status == CLI_FINE; k++)
+        status = take_and_count(j, &rows[k], &rows[k].again, i);
+    vq_load_take(&j->marks[j->n_marks++]);
+    return status;
 }
 
 static int run_depth(struct job *j, bench_row *rows, size_t n)
 {
     vq_error err;
-    const int status = open_rows(j, rows, n);
-    if (status != CLI_FINE)
-        return status;
-    for (size_t k = 0; k < n; k++)
+    int status = open_rows(j, rows, n);
+    for (size_t k = 0; k < n && status == CLI_FINE; k++)
         if (warm_up(j, &rows[k], &err) != VQ_OK)
-            return cli_fail_with(&err);
-    for (size_t i = 0; i < j->args->n_samples; i++) {
-        for (size_t k = 0; k < n; k++) {
-            if (take_sample(j, &rows[k], i, &err) != VQ_OK)
-                return cli_fail_with(&err);
-            cli_progress_step(&j->progress, ++j->n_done, j->n_rows * j->args->n_samples, rows[k].method);
-            if (cli_interrupted())
-                return CLI_INTERRUPTED;
-        }
-    }
-    return CLI_FINE;
+            status = cli_fail_with(&err);
+    if (j->n_marks == 0)
+        vq_load_take(&j->marks[j->n_marks++]);
+    for (size_t i = 0; i < j->args->n_samples && status == CLI_FINE; i++)
+        status = take_round(j, rows, n, i);
+    return status;
 }
 
 static int run(struct job *j)
@@ -192,14 +214,24 @@ static int run(struct job *j)
     return status;
 }
 
+/* Room for n samples at *at, which moves on. */
+static bench_samples place_samples(const bench_args *a, double **at)
+{
+    const bench_samples s = {.prompt = *at, .decode = *at + a->n_samples, .token = *at + 2 * a->n_samples};
+    *at += (size_t)a->n_samples * (2 + a->n_decode);
+    return s;
+}
+
 static bool make_rows(struct job *j)
 {
     const bench_args *a = j->args;
     j->n_rows = a->depths.n * a->methods.n * a->threads.n;
     j->rows = calloc(j->n_rows, sizeof *j->rows);
-    j->samples = calloc(j->n_rows * 2 * a->n_samples, sizeof *j->samples);
-    if (!j->rows || !j->samples)
+    j->samples = calloc(2 * j->n_rows * a->n_samples, (2 + (size_t)a->n_decode) * sizeof *j->samples);
+    j->marks = calloc(1 + a->depths.n * a->n_samples, sizeof *j->marks);
+    if (!j->rows || !j->samples || !j->marks)
         return false;
+    double *at = j->samples;
     for (size_t i = 0; i < j->n_rows; i++) {
         const size_t k = i / a->threads.n, method = k % a->methods.n;
         j->rows[i] = (bench_row){
@@ -207,8 +239,8 @@ static bool make_rows(struct job *j)
             .method_index = method,
             .n_threads = a->threads.at[i % a->threads.n],
             .depth = a->depths.at[k / a->methods.n],
-            .prompt = j->samples + 2 * i * a->n_samples,
-            .decode = j->samples + (2 * i + 1) * a->n_samples,
+            .taken = place_samples(a, &at),
+            .again = place_samples(a, &at),
         };
     }
     return true;
@@ -263,15 +295,19 @@ int cli_bench(int argc, char **argv)
     if (status == CLI_FINE)
         status = run(&j);
     if (status == CLI_FINE || status == CLI_INTERRUPTED) {
+        const vq_load load = vq_load_between(j.marks, j.n_marks);
         if (!a.json || strcmp(a.json, "-") != 0)
-            bench_print(&a, j.rows, j.n_rows);
+            bench_print(&a, j.rows, j.n_rows, &load);
         if (a.json) {
-            const int written = bench_write_json(&a, &model, j.weights, j.rows, j.n_rows, argc, argv);
+            const int written = bench_write_json(&a, &model, j.weights, j.rows, j.n_rows, &load, argc, argv);
             status = written == CLI_FINE ? status : written;
         }
+        if (a.need_quiet && status == CLI_FINE && !load.quiet)
+            status = cli_fail("the machine was not quiet, and --need-quiet was given");
     }
     free(j.rows);
     free(j.samples);
+    free(j.marks);
     vq_model_close(j.weights);
     for (size_t i = 0; i < a.threads.n; i++)
         vq_pool_close(j.pools[i]);

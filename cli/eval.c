@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* A new measurement is one line here. */
 static const cli_command evals[] = {
@@ -153,14 +152,13 @@ const char *eval_model_name(const char *path)
 
 json_t *eval_results(const char *what, const cli_model_args *model, const vq_model *weights, int argc, char **argv)
 {
-    char date[32];
-    const time_t now = time(NULL);
-    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
     const vq_model_info *info = vq_model_get_info(weights);
-    return json_pack("{s:i, s:s, s:s, s:s, s:o, s:o, s:{s:s, s:s, s:I}, s:b, s:[]}", "schema", 1, "what", what,
-                     "version", vq_version(), "date", date, "command", cli_json_command(argc, argv), "machine",
-                     cli_json_machine(), "model", "file", eval_model_name(model->model), "family", info->family,
-                     "parameters", (json_int_t)info->n_params, "exact", (int)model->exact, "rows");
+    json_t *results = cli_json_head(what, argc, argv);
+    if (results)
+        json_object_update_new(results, json_pack("{s:{s:s, s:s, s:I}, s:b}", "model", "file",
+                                                  eval_model_name(model->model), "family", info->family, "parameters",
+                                                  (json_int_t)info->n_params, "exact", (int)model->exact));
+    return results;
 }
 
 void eval_add_row(json_t *results, json_t *row) { json_array_append_new(json_object_get(results, "rows"), row); }

@@ -89,6 +89,8 @@ VQ_API vq_status vq_eval_fidelity(const vq_fidelity_params *params, vq_fidelity 
  * fill: untimed, to `n` tokens in all.  prompt: n tokens in chunks. decode: n tokens one at a time. */
 VQ_API vq_status vq_eval_fill(vq_session *s, uint32_t n, uint64_t seed, vq_error *err);
 VQ_API vq_status vq_eval_prompt_speed(vq_session *s, uint32_t n, uint64_t seed, double *seconds, vq_error *err);
+/* seconds [n]: of each token */
+VQ_API vq_status vq_eval_decode_times(vq_session *s, uint32_t n, uint64_t seed, double *seconds, vq_error *err);
 VQ_API vq_status vq_eval_decode_speed(vq_session *s, uint32_t n, uint64_t seed, double *seconds, vq_error *err);
 
 #endif

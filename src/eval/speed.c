@@ -52,6 +52,22 @@ vq_status vq_eval_prompt_speed(vq_session *s, uint32_t n, uint64_t seed, double 
     return status;
 }
 
+vq_status vq_eval_decode_times(vq_session *s, uint32_t n, uint64_t seed, double *seconds, vq_error *err)
+{
+    int32_t *ids = NULL;
+    VQ_TRY(draw_ids(s, n, seed, &ids, err));
+    vq_status status = VQ_OK;
+    double at = now();
+    for (uint32_t i = 0; i < n && status == VQ_OK; i++) {
+        status = vq_session_eval(s, ids + i, 1, NULL, 0, NULL, err);
+        const double then = now();
+        seconds[i] = then - at;
+        at = then;
+    }
+    free(ids);
+    return status;
+}
+
 vq_status vq_eval_decode_speed(vq_session *s, uint32_t n, uint64_t seed, double *seconds, vq_error *err)
 {
     *seconds = 0;

@@ -364,12 +364,16 @@ def bench(folder):
         text = f.read()
     got = json.loads(text)
     case("bench: a row for each depth, method and thread count, each with its samples", r.status == 0 and
-         len(got["results"]) == 8 and all(len(x["decode_tokens_per_second"]["samples"]) == 3 for x in got["results"]) and
-         got["machine"]["cores_allowed"] >= 1 and "NaN" not in text, (r, got))
+         len(got["rows"]) == 8 and all(len(x["decode_tps"]["samples"]) == 3 for x in got["rows"]) and
+         got["machine"]["cores"] >= 1 and got["schema"] == 1 and "NaN" not in text, (r, got))
+    case("bench: what three rounds can't show is not distinguishable", all(
+        x["decode_against_first"]["verdict"] == "not distinguishable" for x in got["rows"]), got)
+    case("bench: percentiles of a token's time ascend", all(
+        0 < x["token_ms"]["p50"] <= x["token_ms"]["p90"] <= x["token_ms"]["p99"] for x in got["rows"]), got)
     r = run("bench", "-m", HEADS, "-p", "8", "-n", "0", "-d", "0", "-r", "1", "--json", "-")
     got = json.loads(r.out)
     case("bench: what is not measured is null, never NaN", r.status == 0 and
-         got["results"][0]["decode_tokens_per_second"] is None, r)
+         got["rows"][0]["decode_tps"] is None, r)
     fails("bench of nothing", ["bench", "-m", HEADS, "-p", "0", "-n", "0"], 2, "nothing to measure")
     os.unlink(report)
 
