@@ -151,6 +151,8 @@ static const setting settings[] = {
     {"velox", {{"bits", 1}}, 0.015},
     {"velox", {{"bits", 3}, {"values", 5}}, 0.015},
     {"velox", {{"bits", 6}, {"values", 2}}, 0.01},
+    {"velox", {{"bits", 2}, {"mean", 0}}, 0.015},
+    {"velox", {{"bits", 2}, {"mean", 64}}, 0.015},
     {"turboquant-mse", {{"bits", 1}}, 0.01},
     {"turboquant-mse", {{"bits", 2}}, 0.01},
     {"turboquant-mse", {{"bits", 3}, {"haar", 1}}, 0.01},
@@ -177,6 +179,10 @@ static void check_scores(const setting *s, uint32_t d, uint32_t n_rows)
     vq_error err = {0};
     if (test_codec_open(&t, &kernels, s->name, s->options, d, true, 3, &err) != VQ_OK)
         fail_msg("%s d=%u: %s", s->name, d, err.text);
+    if (n_rows % vq_side_granule(&t.side)) {
+        test_codec_close(&t);
+        return;
+    }
     const size_t stride = vq_side_query_bytes(&t.side);
     float *x = malloc((size_t)VQ_PAGE_ROWS * d * sizeof *x), *q = malloc((size_t)MOST_QUERIES * d * sizeof *q);
     void *page = malloc(test_codec_page_bytes(&t)), *queries = aligned_alloc(64, MOST_QUERIES * stride);
@@ -345,6 +351,16 @@ static void head_sizes_out_of_range_are_refused_by_name(void **state)
         }
 }
 
+static void a_mean_is_taken_over_whole_granules(void **state)
+{
+    (void)state;
+    test_codec t;
+    vq_error err = {0};
+    const test_option options[] = {{"mean", 33}, {NULL, 0}};
+    assert_int_equal(test_codec_open(&t, &kernels, "velox", options, D, true, 1, &err), VQ_ERR_UNSUPPORTED);
+    assert_string_equal(err.text, "velox: mean is 33, must be 0, 32 or 64");
+}
+
 /* Keys that have much in common, as those of models do: what is common must cost velox nothing. */
 static void velox_spends_its_bits_on_differences(void **state)
 {
@@ -431,6 +447,7 @@ int main(void)
         cmocka_unit_test(answers_are_those_of_decoded_rows),
         cmocka_unit_test(special_rows_stay_finite),
         cmocka_unit_test(head_sizes_out_of_range_are_refused_by_name),
+        cmocka_unit_test(a_mean_is_taken_over_whole_granules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
