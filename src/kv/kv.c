@@ -40,16 +40,44 @@ const unsigned char *vq_kv_exact_rows(const vq_kv *kv, const vq_kv_layer *l, uin
     return (keys ? kv->stage_k : kv->stage_v) + ((size_t)head * kv->n_batch + (first - l->n_settled)) * row_bytes;
 }
 
+uint64_t vq_kv_exact_live(const vq_kv_layer *l, uint32_t head, uint32_t first, uint32_t n)
+{
+    if (first >= l->n_settled)
+        return vq_low_bits(n);
+    uint64_t bits = 0;
+    if (first + n > l->n_settled) {
+        const uint32_t n_pending = first + n - l->n_settled;
+        n -= n_pending;
+        bits = vq_low_bits(n_pending) << n;
+    }
+    return bits | vq_mask_bits(l->heads[head].exact_live, first - l->exact_first, n);
+}
+
+void vq_kv_page_give(vq_kv *kv, const vq_kv_layer *l, vq_kv_page *page)
+{
+    vq_store_give(&kv->store, l->page_class, page->bytes);
+    if (page->offsets)
+        vq_store_give(&kv->store, kv->offset_class, page->offsets);
+    *page = (vq_kv_page){0};
+}
+
 /* ---- settle ---- */
 
 static void drop_pages(vq_kv *kv, vq_kv_layer *l)
 {
-    for (const uint32_t end = vq_kv_first_seen_page(l); l->first_page < end; l->first_page++)
-        for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
-            vq_kv_page *page = vq_kv_page_at(l, &l->heads[i], l->first_page);
-            vq_store_give(&kv->store, l->page_class, page->bytes);
-            *page = (vq_kv_page){0};
-        }
+    const uint32_t seen = vq_kv_first_seen(l);
+    if (seen <= l->gone)
+        return;
+    l->gone = seen;
+    for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
+        vq_kv_head *h = &l->heads[i];
+        uint32_t n = 0;
+        for (; n < h->n_pages && vq_kv_page_end(&h->pages[n]) <= seen; n++)
+            vq_kv_page_give(kv, l, &h->pages[n]);
+        h->n_pages -= n;
+        h->first_index += n;
+        memmove(h->pages, h->pages + n, h->n_pages * sizeof *h->pages);
+    }
 }
 
 /* Moves the rows of one side of one head that remain exact to the front of its exact rows. */
@@ -64,6 +92,15 @@ static void settle_side(const vq_kv *kv, const vq_kv_layer *l, uint32_t head, bo
     }
 }
 
+static void settle_mask(const vq_kv_layer *l, uint32_t head)
+{
+    uint64_t *mask = l->heads[head].exact_live;
+    for (uint32_t row = l->coded_end; row < l->n_rows; row += 64) {
+        const uint32_t n = l->n_rows - row < 64 ? l->n_rows - row : 64;
+        mask[(row - l->coded_end) / 64] = vq_kv_exact_live(l, head, row, n);
+    }
+}
+
 static void settle_rows(vq_kv *kv)
 {
     if (kv->pending == VQ_NO_LAYER)
@@ -72,13 +109,14 @@ static void settle_rows(vq_kv *kv)
     for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
         settle_side(kv, l, i, true);
         settle_side(kv, l, i, false);
+        settle_mask(l, i);
     }
     l->exact_first = l->coded_end;
     l->n_settled = l->n_rows;
     kv->pending = VQ_NO_LAYER;
 }
 
-static void settle(vq_kv *kv)
+void vq_kv_settle(vq_kv *kv)
 {
     const uint32_t pending = kv->pending;
     settle_rows(kv);
@@ -93,8 +131,8 @@ typedef struct append_job {
     vq_kv_layer *l;
     const float *x[2]; /* keys, values */
     uint32_t n;
-    uint32_t from, to; /* rows that become codes */
-    uint32_t first_page, n_pages;
+    uint32_t from, to;   /* rows that become codes */
+    uint32_t most_pages; /* that one head writes to */
 } append_job;
 
 /* Task: one side of one head. */
@@ -110,8 +148,11 @@ static void stage_rows(void *arg, uint32_t index, uint32_t thread)
     unsigned char *sinks = side ? l->heads[head].sink_v : l->heads[head].sink_k;
     for (uint32_t i = 0; i < job->n; i++, to += row_bytes) {
         vq_kv_exact_from_f32(kv, to, job->x[side] + ((size_t)i * kv->n_kv_heads + head) * d, d);
-        if (l->n_settled + i < l->sinks)
+        if (l->n_settled + i < l->sinks) {
             memcpy(sinks + (l->n_settled + i) * row_bytes, to, row_bytes);
+            if (!side)
+                vq_mask_put(l->heads[head].sink_live, l->n_settled + i, true);
+        }
     }
 }
 
@@ -122,45 +163,83 @@ static void encode_page(void *arg, uint32_t index, uint32_t thread)
     const append_job *job = arg;
     const vq_kv *kv = job->kv;
     const vq_kv_layer *l = job->l;
-    const uint32_t head = index / (2 * job->n_pages), keys = index % 2;
-    const uint32_t page_index = job->first_page + index % (2 * job->n_pages) / 2;
-    const uint32_t page_row = l->sinks + page_index * VQ_PAGE_ROWS;
-    const uint32_t from = job->from > page_row ? job->from : page_row;
-    const uint32_t to = job->to < page_row + VQ_PAGE_ROWS ? job->to : page_row + VQ_PAGE_ROWS;
+    const uint32_t head = index / (2 * job->most_pages), keys = index % 2;
     const vq_kv_head *h = &l->heads[head];
+    const uint32_t page_index = h->touched + index % (2 * job->most_pages) / 2;
+    if (page_index >= h->n_pages)
+        return;
+    const vq_kv_page *page = &h->pages[page_index];
+    const uint32_t to = job->to < page->first + VQ_PAGE_ROWS ? job->to : page->first + VQ_PAGE_ROWS;
     const vq_side *side = keys ? &h->k : &h->v;
-    unsigned char *page = vq_kv_page_at(l, h, page_index)->bytes + (keys ? 0 : l->value_at);
+    unsigned char *bytes = page->bytes + (keys ? 0 : l->value_at);
     float *x = kv->scratch[thread].rows;
-    for (uint32_t row = from; row < to; row += l->granule) {
+    for (uint32_t row = page->first + page->n; row < to; row += l->granule) {
         for (uint32_t i = 0, n; i < l->granule; i += n) {
             const unsigned char *rows = vq_kv_exact_rows(kv, l, head, keys, row + i, &n);
             n = n < l->granule - i ? n : l->granule - i;
             vq_kv_exact_to_f32(kv, x + (size_t)i * side->d, rows, (size_t)n * side->d);
         }
-        side->codec->encode(side->state, page, row - page_row, l->granule, x);
+        side->codec->encode(side->state, bytes, row - page->first, l->granule, x);
     }
 }
 
-/* Pages [first, end) for every head, or none. */
-static vq_status take_pages(vq_kv *kv, const vq_kv_layer *l, uint32_t first, uint32_t end, vq_error *err)
+/* Whether the next granule goes into a head's last page. */
+static bool is_open(const vq_kv_layer *l, const vq_kv_head *h)
 {
-    for (uint32_t p = first; p < end; p++)
-        for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
-            vq_kv_page *page = vq_kv_page_at(l, &l->heads[i], p);
-            *page = (vq_kv_page){.bytes = vq_store_take(&kv->store, l->page_class, err)};
-            if (page->bytes) {
-                memset(page->bytes, 0, l->page_bytes);
-                continue;
-            }
-            for (; p + 1 > first; p--, i = kv->n_kv_heads)
-                while (i-- > 0) {
-                    vq_kv_page *taken = vq_kv_page_at(l, &l->heads[i], p);
-                    vq_store_give(&kv->store, l->page_class, taken->bytes);
-                    *taken = (vq_kv_page){0};
-                }
-            return VQ_ERR_NOMEM;
+    const vq_kv_page *last = h->n_pages ? &h->pages[h->n_pages - 1] : NULL;
+    return last && !last->offsets && last->n < VQ_PAGE_ROWS && last->first + last->n == l->coded_end;
+}
+
+/* Pages at the end of every head's list for the rows that become codes, or none. */
+static vq_status take_pages(append_job *job, vq_error *err)
+{
+    vq_kv *kv = job->kv;
+    const vq_kv_layer *l = job->l;
+    vq_status status = VQ_OK;
+    uint32_t i = 0;
+    for (; i < kv->n_kv_heads && status == VQ_OK; i++) {
+        vq_kv_head *h = &l->heads[i];
+        const bool open = is_open(l, h);
+        uint32_t row = open ? h->pages[h->n_pages - 1].first + VQ_PAGE_ROWS : job->from;
+        h->touched = h->n_pages - open;
+        for (; row < job->to; row += VQ_PAGE_ROWS) {
+            vq_kv_page page = {.first = row};
+            if (h->n_pages == l->page_room) /* a loaded cache may have many pages of few rows */
+                status = vq_fail(err, VQ_ERR_FULL, "no room for another page after %u", h->n_pages);
+            else
+                page.bytes = vq_store_take(&kv->store, l->page_class, err);
+            if (status == VQ_OK && !page.bytes)
+                status = VQ_ERR_NOMEM;
+            if (status != VQ_OK)
+                break;
+            memset(page.bytes, 0, l->page_bytes);
+            h->pages[h->n_pages++] = page;
         }
-    return VQ_OK;
+        const uint32_t n = h->n_pages - h->touched;
+        job->most_pages = n > job->most_pages ? n : job->most_pages;
+    }
+    while (status != VQ_OK && i-- > 0) {
+        vq_kv_head *h = &l->heads[i];
+        while (h->n_pages > h->touched && h->pages[h->n_pages - 1].n == 0)
+            vq_kv_page_give(kv, l, &h->pages[--h->n_pages]);
+    }
+    return status;
+}
+
+/* The pages' new rows count, but for those that were evicted while they were exact. */
+static void show_rows(const append_job *job)
+{
+    const vq_kv_layer *l = job->l;
+    for (uint32_t i = 0; i < job->kv->n_kv_heads; i++)
+        for (uint32_t p = l->heads[i].touched; p < l->heads[i].n_pages; p++) {
+            vq_kv_page *page = &l->heads[i].pages[p];
+            const uint32_t first = page->first + page->n;
+            const uint32_t room = (uint32_t)VQ_PAGE_ROWS - page->n, n = job->to - first < room ? job->to - first : room;
+            if (n == 0)
+                continue;
+            page->live |= vq_kv_exact_live(l, i, first, n) << page->n;
+            page->n = (uint8_t)(page->n + n);
+        }
 }
 
 #ifndef NDEBUG
@@ -192,10 +271,11 @@ vq_status vq_kv_append(vq_kv *kv, uint32_t layer, uint32_t pos, const float *k, 
         return vq_fail(err, VQ_ERR_NONFINITE, "a row for layer %u, positions %u to %u, is not finite", layer, pos,
                        pos + n - 1);
 #endif
-    settle(kv);
+    vq_kv_settle(kv);
     const uint32_t end = vq_kv_coded_end(l, l->n_rows + n);
     append_job job = {.kv = kv, .l = l, .x = {k, v}, .n = n, .from = l->coded_end, .to = end};
-    VQ_TRY(take_pages(kv, l, vq_kv_end_page(l, l->coded_end), vq_kv_end_page(l, end), err));
+    if (job.from < job.to)
+        VQ_TRY(take_pages(&job, err));
 
     if (l->n_rows == 0)
         l->first_pos = pos;
@@ -207,33 +287,46 @@ vq_status vq_kv_append(vq_kv *kv, uint32_t layer, uint32_t pos, const float *k, 
     if (job.from == job.to)
         return VQ_OK;
 
-    job.first_page = (job.from - l->sinks) / VQ_PAGE_ROWS;
-    job.n_pages = vq_kv_end_page(l, job.to) - job.first_page;
-    vq_pool_run(kv->pool, 2 * kv->n_kv_heads * job.n_pages, encode_page, &job);
-    for (uint32_t p = job.first_page; p < job.first_page + job.n_pages; p++) {
-        const uint32_t n_coded = job.to - l->sinks - p * VQ_PAGE_ROWS;
-        const uint64_t live = n_coded < VQ_PAGE_ROWS ? ((uint64_t)1 << n_coded) - 1 : UINT64_MAX;
-        for (uint32_t i = 0; i < kv->n_kv_heads; i++)
-            vq_kv_page_at(l, &l->heads[i], p)->live = live;
-    }
+    vq_pool_run(kv->pool, 2 * kv->n_kv_heads * job.most_pages, encode_page, &job);
+    show_rows(&job);
     return VQ_OK;
 }
 
 /* ---- truncate, clear, read ---- */
 
-/* Rows [first, n) of a page, decoded and held exactly: the cut went through their granule. */
+/* Rows [first, n) of every head, decoded and held exactly: the cut went through their granule. */
 static void thaw(vq_kv *kv, vq_kv_layer *l, uint32_t first, uint32_t n)
 {
-    const uint32_t page_index = (first - l->sinks) / VQ_PAGE_ROWS, at = (first - l->sinks) % VQ_PAGE_ROWS;
     float *x = kv->scratch[0].rows;
     for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
         const vq_kv_head *h = &l->heads[i];
-        const unsigned char *page = vq_kv_page_at(l, h, page_index)->bytes;
-        h->k.codec->decode(h->k.state, page, at, n - first, x);
-        vq_kv_exact_from_f32(kv, h->exact_k, x, (size_t)(n - first) * kv->d_k);
-        h->v.codec->decode(h->v.state, page + l->value_at, at, n - first, x);
-        vq_kv_exact_from_f32(kv, h->exact_v, x, (size_t)(n - first) * kv->d_v);
+        memset(h->exact_k, 0, (n - first) * kv->d_k * kv->exact_bytes); /* rows whose codes are gone */
+        memset(h->exact_v, 0, (n - first) * kv->d_v * kv->exact_bytes);
+        h->exact_live[0] = 0;
+        for (uint32_t p = 0; p < h->n_pages; p++) {
+            const vq_kv_page *page = &h->pages[p];
+            for (uint32_t at = vq_kv_page_below(page, first); at < vq_kv_page_below(page, n); at++) {
+                const size_t to = vq_kv_page_row(page, at) - first;
+                h->k.codec->decode(h->k.state, page->bytes, at, 1, x);
+                vq_kv_exact_from_f32(kv, h->exact_k + to * kv->d_k * kv->exact_bytes, x, kv->d_k);
+                h->v.codec->decode(h->v.state, page->bytes + l->value_at, at, 1, x);
+                vq_kv_exact_from_f32(kv, h->exact_v + to * kv->d_v * kv->exact_bytes, x, kv->d_v);
+                h->exact_live[0] |= (page->live >> at & 1) << to;
+            }
+        }
     }
+}
+
+/* Codes end at row `end`. */
+static void cut_pages(vq_kv *kv, const vq_kv_layer *l, vq_kv_head *h, uint32_t end)
+{
+    while (h->n_pages > 0 && h->pages[h->n_pages - 1].first >= end)
+        vq_kv_page_give(kv, l, &h->pages[--h->n_pages]);
+    if (h->n_pages == 0)
+        return;
+    vq_kv_page *last = &h->pages[h->n_pages - 1];
+    last->n = (uint8_t)vq_kv_page_below(last, end);
+    last->live &= vq_low_bits(last->n);
 }
 
 static void truncate_layer(vq_kv *kv, vq_kv_layer *l, uint32_t n)
@@ -243,16 +336,8 @@ static void truncate_layer(vq_kv *kv, vq_kv_layer *l, uint32_t n)
         end = n > l->sinks ? l->sinks + (n - l->sinks) / l->granule * l->granule : l->sinks;
         if (end < n && n > l->sinks)
             thaw(kv, l, end, n);
-        for (uint32_t p = vq_kv_end_page(l, end); p < vq_kv_end_page(l, l->coded_end); p++)
-            for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
-                vq_kv_page *page = vq_kv_page_at(l, &l->heads[i], p);
-                vq_store_give(&kv->store, l->page_class, page->bytes);
-                *page = (vq_kv_page){0};
-            }
-        if ((end - l->sinks) % VQ_PAGE_ROWS)
-            for (uint32_t i = 0; i < kv->n_kv_heads; i++)
-                vq_kv_page_at(l, &l->heads[i], (end - l->sinks) / VQ_PAGE_ROWS)->live &=
-                    ((uint64_t)1 << (end - l->sinks) % VQ_PAGE_ROWS) - 1;
+        for (uint32_t i = 0; i < kv->n_kv_heads; i++)
+            cut_pages(kv, l, &l->heads[i], end);
     }
     l->coded_end = l->coded_floor = l->exact_first = end;
     l->n_rows = l->n_settled = n;
@@ -263,10 +348,10 @@ vq_status vq_kv_truncate(vq_kv *kv, uint32_t n, vq_error *err)
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         const vq_kv_layer *l = &kv->layers[i];
         /* Query n would see rows from n - window + 1 on. */
-        if (n < l->n_rows && l->first_page > 0 && (uint64_t)l->first_page * VQ_PAGE_ROWS + l->window > (uint64_t)n + 1)
+        if (n < l->n_rows && l->gone > 0 && (uint64_t)l->gone + l->window > (uint64_t)n + 1)
             return vq_fail(err, VQ_ERR_UNSUPPORTED,
                            "truncating to %u rows: layer %u (window %u) has dropped the rows below %u", n, i, l->window,
-                           l->first_page * VQ_PAGE_ROWS);
+                           l->gone);
     }
     /* Pages that only the dropped rows had pushed out of a window are still there: they go by what is left. */
     settle_rows(kv);
@@ -283,10 +368,10 @@ void vq_kv_clear(vq_kv *kv)
     kv->pending = VQ_NO_LAYER;
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         vq_kv_layer *l = &kv->layers[i];
-        l->n_rows = l->n_settled = l->first_page = 0;
+        l->n_rows = l->n_settled = l->gone = 0;
         l->coded_end = l->coded_floor = l->exact_first = l->sinks;
         for (uint32_t h = 0; h < kv->n_kv_heads; h++)
-            memset(l->heads[h].pages, 0, l->page_room * sizeof *l->heads[h].pages);
+            l->heads[h].n_pages = l->heads[h].first_index = 0;
     }
     vq_store_release(&kv->store);
 }
@@ -295,25 +380,41 @@ uint32_t vq_kv_n_rows(const vq_kv *kv, uint32_t layer) { return layer < kv->n_la
 
 uint32_t vq_kv_n_sinks(const vq_kv *kv, uint32_t layer) { return layer < kv->n_layers ? kv->layers[layer].sinks : 0; }
 
-/* Rows of one side from `first` on to x. */
-static void read_side(const vq_kv *kv, const vq_kv_layer *l, uint32_t head, bool keys, uint32_t first, float *x)
+typedef struct read_call {
+    const vq_kv *kv;
+    const vq_kv_layer *l;
+    uint32_t head, n; /* n rows were passed on */
+    float *k, *v;
+    uint32_t *pos;
+} read_call;
+
+/* Exact rows that lie together and of which those in `live` (bit 0: the first) count. */
+static void read_exact(read_call *c, uint32_t row, const unsigned char *k, const unsigned char *v, uint64_t live)
 {
-    const vq_kv_head *h = &l->heads[head];
-    const vq_side *side = keys ? &h->k : &h->v;
-    for (uint32_t row = first, n; row < l->n_rows; row += n, x += (size_t)n * side->d) {
-        if (row < l->sinks) {
-            n = (l->sinks < l->n_rows ? l->sinks : l->n_rows) - row;
-            vq_kv_exact_to_f32(kv, x, (keys ? h->sink_k : h->sink_v) + row * side->d * kv->exact_bytes,
-                               (size_t)n * side->d);
-        } else if (row < l->coded_end) {
-            const uint32_t page_index = (row - l->sinks) / VQ_PAGE_ROWS, at = (row - l->sinks) % VQ_PAGE_ROWS;
-            n = l->coded_end - row < VQ_PAGE_ROWS - at ? l->coded_end - row : VQ_PAGE_ROWS - at;
-            side->codec->decode(side->state, vq_kv_page_at(l, h, page_index)->bytes + (keys ? 0 : l->value_at), at, n,
-                                x);
-        } else {
-            const unsigned char *rows = vq_kv_exact_rows(kv, l, head, keys, row, &n);
-            vq_kv_exact_to_f32(kv, x, rows, (size_t)n * side->d);
-        }
+    const vq_kv *kv = c->kv;
+    for (; live; live &= live - 1, c->n++) {
+        const size_t i = (size_t)__builtin_ctzll(live);
+        if (c->k)
+            vq_kv_exact_to_f32(kv, c->k + (size_t)c->n * kv->d_k, k + i * kv->d_k * kv->exact_bytes, kv->d_k);
+        if (c->v)
+            vq_kv_exact_to_f32(kv, c->v + (size_t)c->n * kv->d_v, v + i * kv->d_v * kv->exact_bytes, kv->d_v);
+        if (c->pos)
+            c->pos[c->n] = c->l->first_pos + row + (uint32_t)i;
+    }
+}
+
+static void read_page(read_call *c, const vq_kv_page *page)
+{
+    const vq_kv *kv = c->kv;
+    const vq_kv_head *h = &c->l->heads[c->head];
+    for (uint64_t live = page->live; live; live &= live - 1, c->n++) {
+        const uint32_t i = (uint32_t)__builtin_ctzll(live);
+        if (c->k)
+            h->k.codec->decode(h->k.state, page->bytes, i, 1, c->k + (size_t)c->n * kv->d_k);
+        if (c->v)
+            h->v.codec->decode(h->v.state, page->bytes + c->l->value_at, i, 1, c->v + (size_t)c->n * kv->d_v);
+        if (c->pos)
+            c->pos[c->n] = c->l->first_pos + vq_kv_page_row(page, i);
     }
 }
 
@@ -322,12 +423,21 @@ uint32_t vq_kv_read(const vq_kv *kv, uint32_t layer, uint32_t head, float *k, fl
     if (layer >= kv->n_layers || head >= kv->n_kv_heads)
         return 0;
     const vq_kv_layer *l = &kv->layers[layer];
-    const uint32_t first = l->first_page * VQ_PAGE_ROWS; /* layers that drop pages have no sinks */
-    if (k)
-        read_side(kv, l, head, true, first, k);
-    if (v)
-        read_side(kv, l, head, false, first, v);
-    for (uint32_t row = first; pos && row < l->n_rows; row++)
-        pos[row - first] = l->first_pos + row;
-    return l->n_rows - first;
+    const vq_kv_head *h = &l->heads[head];
+    read_call c = {.kv = kv, .l = l, .head = head, .k = k, .v = v, .pos = pos};
+    const uint32_t n_sinks = l->sinks < l->n_rows ? l->sinks : l->n_rows;
+    for (uint32_t row = 0, n; row < n_sinks; row += n) {
+        n = n_sinks - row < 64 ? n_sinks - row : 64;
+        read_exact(&c, row, h->sink_k + row * kv->d_k * kv->exact_bytes, h->sink_v + row * kv->d_v * kv->exact_bytes,
+                   vq_mask_bits(h->sink_live, row, n));
+    }
+    for (uint32_t p = 0; p < h->n_pages; p++)
+        read_page(&c, &h->pages[p]);
+    for (uint32_t row = l->coded_end, n; row < l->n_rows; row += n) {
+        const unsigned char *rows_k = vq_kv_exact_rows(kv, l, head, true, row, &n);
+        const unsigned char *rows_v = vq_kv_exact_rows(kv, l, head, false, row, &n);
+        n = n < 64 ? n : 64;
+        read_exact(&c, row, rows_k, rows_v, vq_kv_exact_live(l, head, row, n));
+    }
+    return c.n;
 }

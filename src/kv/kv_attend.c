@@ -2,7 +2,7 @@
  *
  * The queries of a call are cut into tiles of tokens that read the same rows as codes.  For one kv head a tile's
  * queries, all of the group, go together through the rows: the sinks, the pages in blocks of 16 by page index, the
- * exact rows. Each of these segments has a softmax of its own; segments are merged from left to right.  A query's
+ * exact rows.  Each of these segments has a softmax of its own; segments are merged from left to right.  A query's
  * arithmetic follows from its own row alone, so neither tiles nor threads change a bit:
  *   - within a segment, blocks of up to 64 rows at fixed places, with a running maximum; a block that shows a query
  *     nothing is the identity, as is a sum scaled by exactly 1;
@@ -22,7 +22,7 @@ typedef enum segment_kind { SINKS, PAGES, EXACT } segment_kind;
 
 typedef struct segment {
     segment_kind kind;
-    uint32_t first, end; /* rows */
+    uint32_t first, end; /* rows; of PAGES: pages, counted with those that left the window */
 } segment;
 
 typedef struct attend_job {
@@ -30,9 +30,10 @@ typedef struct attend_job {
     const vq_kv_layer *l;
     const float *q;
     float *out;
-    uint32_t n;                   /* queries (tokens) */
-    uint32_t first_row;           /* of query 0 */
-    uint32_t n_tiles, n_segments; /* n_segments: of the only tile, when threads share it */
+    uint32_t n;                      /* queries (tokens) */
+    uint32_t first_row;              /* of query 0 */
+    uint32_t first_block, end_block; /* of pages */
+    uint32_t n_tiles, n_segments;    /* n_segments: of the only tile, when threads share it */
 } attend_job;
 
 typedef struct tile {
@@ -56,23 +57,34 @@ static tile make_tile(const attend_job *job, uint32_t index)
     return t;
 }
 
-/* The index-th segment of a tile; false when there are no more. Places depend on row numbers alone. */
-static bool get_segment(const vq_kv_layer *l, const tile *t, uint32_t index, segment *out)
+/* The pages that any head has, in blocks. */
+static void page_blocks(const vq_kv *kv, const vq_kv_layer *l, uint32_t *first, uint32_t *end)
 {
+    *first = UINT32_MAX, *end = 0;
+    for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
+        const vq_kv_head *h = &l->heads[i];
+        const uint32_t low = h->first_index / VQ_SEGMENT_PAGES;
+        const uint32_t high = (h->first_index + h->n_pages + VQ_SEGMENT_PAGES - 1) / VQ_SEGMENT_PAGES;
+        *first = low < *first ? low : *first;
+        *end = high > *end ? high : *end;
+    }
+}
+
+/* The index-th segment of a tile; false when there are no more.  Places depend on page and row numbers alone. */
+static bool get_segment(const attend_job *job, const tile *t, uint32_t index, segment *out)
+{
+    const vq_kv_layer *l = job->l;
     if (l->sinks > 0 && index-- == 0) {
         *out = (segment){SINKS, 0, l->sinks < t->end_row ? l->sinks : t->end_row};
         return true;
     }
-    const uint32_t step = VQ_SEGMENT_PAGES * VQ_PAGE_ROWS;
     if (t->coded_end > l->sinks && t->coded_end > t->first_row) {
-        const uint32_t first_block = t->first_row > l->sinks ? (t->first_row - l->sinks) / step : 0;
-        const uint32_t end_block = (t->coded_end - l->sinks + step - 1) / step;
-        if (index < end_block - first_block) {
-            const uint32_t at = l->sinks + (first_block + index) * step;
-            *out = (segment){PAGES, at, t->coded_end - at < step ? t->coded_end : at + step};
+        if (index < job->end_block - job->first_block) {
+            const uint32_t at = (job->first_block + index) * VQ_SEGMENT_PAGES;
+            *out = (segment){PAGES, at, at + VQ_SEGMENT_PAGES};
             return true;
         }
-        index -= end_block - first_block;
+        index -= job->end_block - job->first_block;
     }
     if (t->end_row > t->coded_end && index == 0) {
         *out = (segment){EXACT, t->coded_end, t->end_row};
@@ -97,6 +109,23 @@ static void set_live(const attend_job *job, const tile *t, uint32_t first, uint3
             seen &= low - first < 64 ? UINT64_MAX << (low - first) : 0;
         for (uint32_t g = 0; g < group; g++)
             live[i * group + g] = seen;
+    }
+}
+
+/* The same for the first n rows of a page. */
+static void set_page_live(const attend_job *job, const tile *t, const vq_kv_page *page, uint32_t n, uint64_t mask,
+                          uint64_t *live)
+{
+    const uint32_t group = job->kv->group, window = job->l->window;
+    if (!page->offsets) {
+        set_live(job, t, page->first, n, mask, live);
+        return;
+    }
+    for (uint32_t i = 0; i < t->n; i++) {
+        const uint32_t row = job->first_row + t->first + i; /* not below any row of codes that the tile reads */
+        const uint32_t low = window && row + 1 > window ? row + 1 - window : 0;
+        for (uint32_t g = 0; g < group; g++)
+            live[i * group + g] = mask & ~vq_low_bits(vq_kv_page_below(page, low));
     }
 }
 
@@ -154,11 +183,15 @@ static void run_exact(const attend_job *job, const tile *t, uint32_t head, const
         const uint32_t end = seg->end - first < VQ_PAGE_ROWS ? seg->end : first + VQ_PAGE_ROWS;
         if (end <= t->first_row)
             continue;
+        const uint64_t live = seg->kind == SINKS ? vq_mask_bits(job->l->heads[head].sink_live, first, end - first)
+                                                 : vq_kv_exact_live(job->l, head, first, end - first);
+        if (!live)
+            continue;
         for (uint32_t row = first, n; row < end; row += n) {
             const unsigned char *k = held_rows(job, head, true, seg->kind, row, end, &n);
             score_exact(kv, q, t->n_queries, k, n, s->scores + (row - first));
         }
-        set_live(job, t, first, end - first, UINT64_MAX, s->live);
+        set_live(job, t, first, end - first, live, s->live);
         weigh(kv, t, s, kv->d_v);
         for (uint32_t row = first, n; row < end; row += n) {
             const unsigned char *v = held_rows(job, head, false, seg->kind, row, end, &n);
@@ -173,21 +206,20 @@ static void run_pages(const attend_job *job, const tile *t, uint32_t head, const
     const vq_kv_layer *l = job->l;
     const vq_kv_head *h = &l->heads[head];
     const size_t acc_len = vq_side_acc_len(&h->v);
+    const uint32_t end = seg->end < h->first_index + h->n_pages ? seg->end : h->first_index + h->n_pages;
     uint32_t pos[VQ_PAGE_ROWS];
-    for (uint32_t first = seg->first; first < seg->end; first += VQ_PAGE_ROWS) {
-        const uint32_t n = seg->end - first < VQ_PAGE_ROWS ? seg->end - first : VQ_PAGE_ROWS;
-        if (first + n <= t->first_row)
+    for (uint32_t p = seg->first > h->first_index ? seg->first : h->first_index; p < end; p++) {
+        const vq_kv_page *page = &h->pages[p - h->first_index];
+        const uint32_t n = vq_kv_page_below(page, t->coded_end);
+        const uint64_t live = page->live & vq_low_bits(n);
+        if (!live || vq_kv_page_end(page) <= t->first_row)
             continue;
-        const vq_kv_page *page = vq_kv_page_at(l, h, (first - l->sinks) / VQ_PAGE_ROWS);
         for (uint32_t i = 0; i < n; i++)
-            pos[i] = l->first_pos + first + i;
-        const vq_kv_page *next = (first - l->sinks) / VQ_PAGE_ROWS + 1 < vq_kv_end_page(l, l->coded_end)
-                                     ? vq_kv_page_at(l, h, (first - l->sinks) / VQ_PAGE_ROWS + 1)
-                                     : NULL;
-        const uint64_t live = n < VQ_PAGE_ROWS ? page->live & (((uint64_t)1 << n) - 1) : page->live;
+            pos[i] = l->first_pos + vq_kv_page_row(page, i);
+        const vq_kv_page *next = p + 1 < h->first_index + h->n_pages ? page + 1 : NULL;
         vq_rows rows = {.pos = pos, .live = live, .n = n, .next = next ? next->bytes : NULL};
         vq_side_score(&h->k, page->bytes, &rows, prepared, t->n_queries, s->scores);
-        set_live(job, t, first, n, live, s->live);
+        set_page_live(job, t, page, n, live, s->live);
         weigh(job->kv, t, s, acc_len);
         if (next)
             rows.next = next->bytes + l->value_at;
@@ -297,7 +329,7 @@ static void attend_tile(void *arg, uint32_t index, uint32_t thread)
     }
     segment seg;
     bool any_coded = false;
-    for (uint32_t k = 0; get_segment(job->l, &t, k, &seg); k++) {
+    for (uint32_t k = 0; get_segment(job, &t, k, &seg); k++) {
         run_segment(job, &t, head, &seg, s->q, s->prepared, s);
         any_coded |= seg.kind == PAGES;
         const size_t n = seg.kind == PAGES ? acc_len : kv->d_v;
@@ -330,8 +362,8 @@ static void attend_segment(void *arg, uint32_t index, uint32_t thread)
     const tile t = make_tile(job, 0);
     const vq_side *keys = &job->l->heads[head].k;
     vq_kv_scratch *s = &kv->scratch[thread];
-    segment seg;
-    get_segment(job->l, &t, k, &seg);
+    segment seg = {0};
+    get_segment(job, &t, k, &seg);
     run_segment(job, &t, head, &seg, kv->token_q + (size_t)head * t.n_queries * kv->d_k,
                 kv->token_prepared + head * t.n_queries * vq_side_query_bytes(keys), s);
     const size_t n = seg.kind == PAGES ? vq_side_acc_len(&job->l->heads[head].v) : kv->d_v;
@@ -357,7 +389,7 @@ static void merge_head(const attend_job *job, const tile *t, uint32_t head)
         memset(r.plain, 0, kv->d_v * sizeof(float));
         segment seg;
         bool any_coded = false;
-        for (uint32_t k = 0; get_segment(job->l, t, k, &seg); k++) {
+        for (uint32_t k = 0; get_segment(job, t, k, &seg); k++) {
             const size_t at = part_at(job, t, head, k) + i;
             merge(&r, seg.kind, kv->part_max[at], kv->part_sum[at], kv->part_acc + at * kv->acc_most);
             any_coded |= seg.kind == PAGES;
@@ -393,13 +425,14 @@ vq_status vq_kv_attend(vq_kv *kv, uint32_t layer, const float *q, uint32_t n, fl
                        l->n_rows - l->n_settled);
     attend_job job = {.kv = kv, .l = l, .q = q, .out = out, .n = n, .first_row = l->n_rows - n};
     cut_tiles(&job);
+    page_blocks(kv, l, &job.first_block, &job.end_block);
     const uint32_t seen = l->window && l->window < l->n_rows ? l->window : l->n_rows;
     const uint64_t macs = (uint64_t)n * kv->n_heads * seen * (kv->d_k + kv->d_v);
     vq_pool *pool = macs < SERIAL_MACS ? NULL : kv->pool;
 
     const tile t = make_tile(&job, 0);
     segment seg;
-    while (get_segment(l, &t, job.n_segments, &seg))
+    while (get_segment(&job, &t, job.n_segments, &seg))
         job.n_segments++;
     const size_t n_queries = (size_t)n * kv->n_heads;
     if (vq_pool_n_threads(pool) == 1 || job.n_tiles > 1 || n_queries > kv->n_heads ||

@@ -1,7 +1,7 @@
 /* Saved caches.  All numbers are little-endian.
  *
  *     magic        8 bytes    "VQ-CACHE"
- *     version      u32        1
+ *     version      u32        2
  *     n_fields     u32        10
  *     fields       u64 each   n_layers n_heads n_kv_heads d_k d_v exact seed model_hash, f32 bits of scale rope_base
  *     for each layer:
@@ -11,15 +11,18 @@
  *       fields     u64 each   window sinks residual granule value_at page_bytes
  *       state      u32 each   first_pos n_rows coded_end coded_floor
  *     zeros to a multiple of 64
- *     for each layer and kv head, each part padded with zeros to a multiple of 64:
+ *     for each layer and kv head:
+ *       table      n_pages u32, first_index u32 (pages that left the window before them)
+ *       masks      u64 each: bits of the min(S, n_rows) sinks, of the n_rows - coded_end exact rows; 0 is evicted
+ *       pages      first row u32, n u32, flags u32 (1: offsets, 2: recoded), 0 u32, live u64; with offsets: u16 [64]
+ *       and, each part padded with zeros to a multiple of 64:
  *       sinks      keys [min(S, n_rows)][d_k], values: in the type of exact rows
  *       pages      page_bytes each, those that the next query can see
  *       exact      keys [n_rows - coded_end][d_k], values
  *     checksum     u64        XXH64 of all before, seed 0
  *
- * What is derived (which pages are there, how many rows are exact) is not stored, so it can't contradict.  A file is
- * checked to its last byte before the cache is touched; then its pages are taken from a store of their own, and only
- * when they are all there does it replace the old one. */
+ * A file is checked to its last byte before the cache is touched; then its pages are taken from a store of their own,
+ * and only when they are all there does it replace the old one. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +37,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "rows are written as they lie in memory");
 
 static const char magic[8] = {'V', 'Q', '-', 'C', 'A', 'C', 'H', 'E'};
-enum { VERSION = 1, N_FIELDS = 10, N_LAYER_FIELDS = 6, ALIGN = 64 };
+enum { VERSION = 2, N_FIELDS = 10, N_LAYER_FIELDS = 6, ALIGN = 64, HAS_OFFSETS = 1, IS_RECODED = 2 };
 
 /* What has to be equal in the file and in the cache. */
 typedef struct field {
@@ -128,16 +131,39 @@ static void put_exact_rows(writer *w, const vq_kv *kv, const vq_kv_layer *l, uin
     pad(w);
 }
 
+static void put_page_entry(writer *w, const vq_kv_page *p)
+{
+    put_u32(w, p->first);
+    put_u32(w, p->n);
+    put_u32(w, (p->offsets ? HAS_OFFSETS : 0u) | (p->is_recoded ? IS_RECODED : 0u));
+    put_u32(w, 0);
+    put_u64(w, p->live);
+    if (p->offsets)
+        put(w, p->offsets, VQ_PAGE_ROWS * sizeof *p->offsets);
+}
+
 static void put_head(writer *w, const vq_kv *kv, const vq_kv_layer *l, uint32_t head)
 {
     const vq_kv_head *h = &l->heads[head];
-    const size_t n_sinks = l->n_rows < l->sinks ? l->n_rows : l->sinks;
+    const uint32_t n_sinks = l->n_rows < l->sinks ? l->n_rows : l->sinks, seen = vq_kv_first_seen(l);
+    uint32_t first = 0;
+    while (first < h->n_pages && vq_kv_page_end(&h->pages[first]) <= seen)
+        first++;
+    put_u32(w, h->n_pages - first);
+    put_u32(w, h->first_index + first);
+    for (uint32_t row = 0; row < n_sinks; row += 64)
+        put_u64(w, vq_mask_bits(h->sink_live, row, n_sinks - row < 64 ? n_sinks - row : 64));
+    for (uint32_t row = l->coded_end; row < l->n_rows; row += 64)
+        put_u64(w, vq_kv_exact_live(l, head, row, l->n_rows - row < 64 ? l->n_rows - row : 64));
+    for (uint32_t p = first; p < h->n_pages; p++)
+        put_page_entry(w, &h->pages[p]);
+    pad(w);
     put(w, h->sink_k, n_sinks * kv->d_k * kv->exact_bytes);
     pad(w);
     put(w, h->sink_v, n_sinks * kv->d_v * kv->exact_bytes);
     pad(w);
-    for (uint32_t p = vq_kv_first_seen_page(l); p < vq_kv_end_page(l, l->coded_end); p++)
-        put(w, vq_kv_page_at(l, h, p)->bytes, l->page_bytes);
+    for (uint32_t p = first; p < h->n_pages; p++)
+        put(w, h->pages[p].bytes, l->page_bytes);
     put_exact_rows(w, kv, l, head, true);
     put_exact_rows(w, kv, l, head, false);
 }
@@ -278,25 +304,112 @@ static vq_status read_state(reader *r, const vq_kv *kv, const char *where, vq_kv
     const uint32_t end = vq_kv_coded_end(to, to->n_rows);
     if (to->coded_end != end)
         return bad_state(r, where, "coded_end", to->coded_end, "which the number of rows makes", end);
-    to->first_page = 0;
-    to->first_page = vq_kv_first_seen_page(to);
+    to->gone = vq_kv_first_seen(to);
     return VQ_OK;
 }
 
 static size_t padded(size_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 
-/* Bytes of a head's rows in a file. */
-static uint64_t head_bytes(const vq_kv *kv, const vq_kv_layer *l)
+static void take_padding(reader *r)
 {
-    const size_t n_sinks = l->n_rows < l->sinks ? l->n_rows : l->sinks;
-    const size_t n_exact = l->n_rows > l->coded_end ? l->n_rows - l->coded_end : 0;
-    const size_t k = kv->d_k * kv->exact_bytes, v = kv->d_v * kv->exact_bytes;
-    const uint64_t n_pages = vq_kv_end_page(l, l->coded_end) - l->first_page;
-    return padded(n_sinks * k) + padded(n_sinks * v) + n_pages * l->page_bytes + padded(n_exact * k) +
-           padded(n_exact * v);
+    vq_cursor_take(&r->c, padded((size_t)vq_cursor_offset(&r->c)) - vq_cursor_offset(&r->c));
 }
 
-static vq_status read_header(reader *r, const vq_kv *kv, vq_kv_layer *layers)
+/* One entry of a table, whose rows follow those before `*row`.  `offsets` [VQ_PAGE_ROWS] is where its offsets go. */
+static vq_status read_page_entry(reader *r, const vq_kv_layer *l, uint32_t *row, vq_kv_page *out, uint16_t *offsets)
+{
+    const uint32_t first = vq_cursor_u32(&r->c), n = vq_cursor_u32(&r->c), flags = vq_cursor_u32(&r->c);
+    const uint32_t zero = vq_cursor_u32(&r->c);
+    *out = (vq_kv_page){.live = vq_cursor_u64(&r->c), .first = first, .is_recoded = flags & IS_RECODED};
+    if (flags & HAS_OFFSETS) {
+        out->offsets = offsets;
+        for (uint32_t i = 0; i < VQ_PAGE_ROWS; i++)
+            offsets[i] = vq_cursor_u16(&r->c);
+    }
+    if (r->c.bad)
+        return truncated(r, "table of pages");
+    if (n < 1 || n > VQ_PAGE_ROWS || flags > (HAS_OFFSETS | IS_RECODED) || zero != 0)
+        return vq_fail(r->err, VQ_ERR_VALUE, "%s: a page of %u rows with flags %u and %u", r->name, n, flags, zero);
+    out->n = (uint8_t)n;
+    bool ascending = first >= *row && first < l->coded_end;
+    for (uint32_t i = 1; out->offsets && i < n; i++)
+        ascending = ascending && offsets[i] > offsets[i - 1];
+    if (!ascending || (out->offsets && offsets[0] != 0) || vq_kv_page_row(out, n - 1) >= l->coded_end)
+        return vq_fail(r->err, VQ_ERR_VALUE, "%s: the rows of a page from %u on are not ascending from %u to %u",
+                       r->name, first, *row, l->coded_end);
+    if (out->live & ~vq_low_bits(n))
+        return vq_fail(r->err, VQ_ERR_VALUE, "%s: a page of %u rows has mask %016" PRIx64, r->name, n, out->live);
+    if (!out->offsets && ((first - l->sinks) % l->granule || n % l->granule))
+        return vq_fail(r->err, VQ_ERR_VALUE, "%s: %u rows from %u on are not whole granules of %u", r->name, n, first,
+                       l->granule);
+    *row = vq_kv_page_end(out);
+    return VQ_OK;
+}
+
+static vq_status check_mask(reader *r, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 64) {
+        const uint64_t bits = vq_cursor_u64(&r->c);
+        if (bits & ~vq_low_bits(n - i < 64 ? n - i : 64))
+            return vq_fail(r->err, VQ_ERR_VALUE, "%s: a mask of %u rows has more bits than rows", r->name, n);
+    }
+    return VQ_OK;
+}
+
+/* Room that a file's rows need. */
+typedef struct file_sizes {
+    uint32_t *n_pages; /* [n_layers], over the heads */
+    size_t n_offsets;
+} file_sizes;
+
+/* Walks over one head and counts. */
+static vq_status check_head(reader *r, const vq_kv *kv, const vq_kv_layer *l, uint32_t *n_pages, size_t *n_offsets)
+{
+    const uint32_t n_sinks = l->n_rows < l->sinks ? l->n_rows : l->sinks;
+    const uint32_t n_exact = l->n_rows > l->coded_end ? l->n_rows - l->coded_end : 0;
+    const uint32_t n = vq_cursor_u32(&r->c), index = vq_cursor_u32(&r->c);
+    if (n > l->page_room)
+        return vq_fail(r->err, VQ_ERR_VALUE, "%s: %u pages, the cache has room for %u", r->name, n, l->page_room);
+    if (index > l->gone / VQ_GRANULE)
+        return vq_fail(r->err, VQ_ERR_VALUE, "%s: %u pages before row %u", r->name, index, l->gone);
+    VQ_TRY(check_mask(r, n_sinks));
+    VQ_TRY(check_mask(r, n_exact));
+    uint32_t row = l->sinks;
+    uint16_t offsets[VQ_PAGE_ROWS];
+    vq_kv_page page;
+    for (uint32_t p = 0; p < n; p++) {
+        VQ_TRY(read_page_entry(r, l, &row, &page, offsets));
+        *n_offsets += page.offsets != NULL;
+    }
+    *n_pages += n;
+    take_padding(r);
+    const size_t k = kv->d_k * kv->exact_bytes, v = kv->d_v * kv->exact_bytes;
+    vq_cursor_take(&r->c, padded(n_sinks * k) + padded(n_sinks * v) + (uint64_t)n * l->page_bytes +
+                              padded(n_exact * k) + padded(n_exact * v));
+    return VQ_OK;
+}
+
+static vq_status check_heads(reader *r, const vq_kv *kv, const vq_kv_layer *layers, file_sizes *sizes)
+{
+    for (uint32_t i = 0; i < kv->n_layers && !r->c.bad; i++)
+        for (uint32_t h = 0; h < kv->n_kv_heads && !r->c.bad; h++)
+            VQ_TRY(check_head(r, kv, &layers[i], &sizes->n_pages[i], &sizes->n_offsets));
+    return VQ_OK;
+}
+
+static vq_status check_sum(reader *r)
+{
+    const size_t n_hashed = (size_t)(r->c.end - r->c.start) - sizeof(uint64_t);
+    vq_cursor tail = vq_cursor_make(r->c.start + n_hashed, sizeof(uint64_t));
+    const uint64_t want = vq_cursor_u64(&tail), got = XXH64(r->c.start, n_hashed, 0);
+    if (got != want)
+        return vq_fail(r->err, VQ_ERR_CHECKSUM, "%s: checksum is %016" PRIx64 ", the bytes have %016" PRIx64, r->name,
+                       want, got);
+    return VQ_OK;
+}
+
+/* Checks all of the file and stops where the heads begin. */
+static vq_status read_header(reader *r, const vq_kv *kv, vq_kv_layer *layers, file_sizes *sizes)
 {
     const uint8_t *start = vq_cursor_take(&r->c, sizeof magic);
     if (!start || memcmp(start, magic, sizeof magic) != 0)
@@ -307,7 +420,6 @@ static vq_status read_header(reader *r, const vq_kv *kv, vq_kv_layer *layers)
     field f[N_FIELDS];
     fields_of(kv, f);
     VQ_TRY(check_fields(r, "", f, N_FIELDS));
-    uint64_t n_rows_bytes = 0;
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         char where[32];
         snprintf(where, sizeof where, "layer %u: ", i);
@@ -317,21 +429,22 @@ static vq_status read_header(reader *r, const vq_kv *kv, vq_kv_layer *layers)
         VQ_TRY(check_method(r, where, "values", &layers[i].values));
         VQ_TRY(check_fields(r, where, f, N_LAYER_FIELDS));
         VQ_TRY(read_state(r, kv, where, &layers[i]));
-        n_rows_bytes += kv->n_kv_heads * head_bytes(kv, &layers[i]);
     }
-    const uint64_t at = vq_cursor_offset(&r->c);
-    vq_cursor_take(&r->c, (ALIGN - at % ALIGN) % ALIGN);
-    const uint64_t left = vq_cursor_left(&r->c), expected = n_rows_bytes + sizeof(uint64_t);
-    if (r->c.bad || left < expected)
+    take_padding(r);
+    const uint8_t *heads = r->c.at;
+    const vq_status status = check_heads(r, kv, layers, sizes);
+    if (r->c.bad)
         return truncated(r, "rows");
-    if (left > expected)
-        return vq_fail(r->err, VQ_ERR_BOUNDS, "%s: %" PRIu64 " bytes follow the end", r->name, left - expected);
-    const size_t n_hashed = (size_t)(r->c.end - r->c.start) - sizeof(uint64_t);
-    vq_cursor tail = vq_cursor_make(r->c.start + n_hashed, sizeof(uint64_t));
-    const uint64_t want = vq_cursor_u64(&tail), got = XXH64(r->c.start, n_hashed, 0);
-    if (got != want)
-        return vq_fail(r->err, VQ_ERR_CHECKSUM, "%s: checksum is %016" PRIx64 ", the bytes have %016" PRIx64, r->name,
-                       want, got);
+    if (status == VQ_OK) {
+        const uint64_t left = vq_cursor_left(&r->c), expected = sizeof(uint64_t);
+        if (left < expected)
+            return truncated(r, "rows");
+        if (left > expected)
+            return vq_fail(r->err, VQ_ERR_BOUNDS, "%s: %" PRIu64 " bytes follow the end", r->name, left - expected);
+    }
+    VQ_TRY(check_sum(r));
+    VQ_TRY(status);
+    r->c.at = heads;
     return VQ_OK;
 }
 
@@ -342,68 +455,93 @@ static void take_rows(reader *r, void *to, size_t n)
         memcpy(to, from, n);
 }
 
-static void read_head(reader *r, const vq_kv *kv, const vq_kv_layer *l, uint32_t head, unsigned char *const *pages)
+static void take_mask(reader *r, uint64_t *mask, uint32_t n)
 {
-    const vq_kv_head *h = &l->heads[head];
-    const size_t n_sinks = l->n_rows < l->sinks ? l->n_rows : l->sinks;
-    const size_t n_exact = l->n_rows > l->coded_end ? l->n_rows - l->coded_end : 0;
+    for (uint32_t i = 0; i < n; i += 64)
+        mask[i / 64] = vq_cursor_u64(&r->c);
+}
+
+/* What was taken from the fresh store, in the order in which heads want it. */
+typedef struct taken {
+    unsigned char **pages, **offsets;
+    size_t n_pages, n_offsets;
+} taken;
+
+static void read_head(reader *r, const vq_kv *kv, const vq_kv_layer *l, uint32_t head, taken *t)
+{
+    vq_kv_head *h = &l->heads[head];
+    const uint32_t n_sinks = l->n_rows < l->sinks ? l->n_rows : l->sinks;
+    const uint32_t n_exact = l->n_rows > l->coded_end ? l->n_rows - l->coded_end : 0;
+    h->n_pages = vq_cursor_u32(&r->c);
+    h->first_index = vq_cursor_u32(&r->c);
+    take_mask(r, h->sink_live, n_sinks);
+    take_mask(r, h->exact_live, n_exact);
+    uint32_t row = l->sinks;
+    for (uint32_t p = 0; p < h->n_pages; p++) {
+        uint16_t offsets[VQ_PAGE_ROWS];
+        read_page_entry(r, l, &row, &h->pages[p], offsets);
+        h->pages[p].bytes = t->pages[t->n_pages++];
+        if (!h->pages[p].offsets)
+            continue;
+        h->pages[p].offsets = (uint16_t *)(void *)t->offsets[t->n_offsets++];
+        memcpy(h->pages[p].offsets, offsets, sizeof offsets);
+    }
+    take_padding(r);
     take_rows(r, h->sink_k, n_sinks * kv->d_k * kv->exact_bytes);
     take_rows(r, h->sink_v, n_sinks * kv->d_v * kv->exact_bytes);
-    memset(h->pages, 0, l->page_room * sizeof *h->pages);
-    for (uint32_t p = l->first_page; p < vq_kv_end_page(l, l->coded_end); p++) {
-        const uint32_t n = l->coded_end - l->sinks - p * VQ_PAGE_ROWS;
-        vq_kv_page *page = vq_kv_page_at(l, h, p);
-        page->bytes = pages[p - l->first_page];
-        page->live = n < VQ_PAGE_ROWS ? ((uint64_t)1 << n) - 1 : UINT64_MAX;
-        memcpy(page->bytes, vq_cursor_take(&r->c, l->page_bytes), l->page_bytes);
-    }
+    for (uint32_t p = 0; p < h->n_pages; p++)
+        memcpy(h->pages[p].bytes, vq_cursor_take(&r->c, l->page_bytes), l->page_bytes);
     take_rows(r, h->exact_k, n_exact * kv->d_k * kv->exact_bytes);
     take_rows(r, h->exact_v, n_exact * kv->d_v * kv->exact_bytes);
 }
 
-/* Replaces the cache's rows, once the file's pages are there. */
-static vq_status replace(reader *r, vq_kv *kv, const vq_kv_layer *layers)
+static vq_status take(taken *t, vq_store *store, const vq_kv *kv, const file_sizes *sizes, vq_error *err)
+{
+    for (uint32_t i = 0; i < kv->n_layers; i++)
+        for (uint32_t n = 0; n < sizes->n_pages[i]; n++)
+            if (!(t->pages[t->n_pages++] = vq_store_take(store, kv->layers[i].page_class, err)))
+                return VQ_ERR_NOMEM;
+    while (t->n_offsets < sizes->n_offsets)
+        if (!(t->offsets[t->n_offsets++] = vq_store_take(store, kv->offset_class, err)))
+            return VQ_ERR_NOMEM;
+    return VQ_OK;
+}
+
+/* Replaces the cache's rows, once there are pages for the file's. */
+static vq_status replace(reader *r, vq_kv *kv, const vq_kv_layer *layers, const file_sizes *sizes)
 {
     size_t n_pages = 0;
     for (uint32_t i = 0; i < kv->n_layers; i++)
-        n_pages += (size_t)kv->n_kv_heads * (vq_kv_end_page(&layers[i], layers[i].coded_end) - layers[i].first_page);
+        n_pages += sizes->n_pages[i];
     vq_store fresh = {.n_classes = kv->store.n_classes};
     vq_store_class *classes = calloc(fresh.n_classes, sizeof *classes);
+    unsigned char **list = calloc(n_pages + sizes->n_offsets + 1, sizeof *list);
     fresh.classes = classes;
-    unsigned char **pages = calloc(n_pages + 1, sizeof *pages);
+    taken t = {.pages = list, .offsets = list + n_pages};
     vq_status status = VQ_OK;
-    if (!fresh.classes || !pages)
+    if (!classes || !list)
         status = vq_fail(r->err, VQ_ERR_NOMEM, "%s: no memory to load %zu pages", r->name, n_pages);
     for (uint32_t i = 0; status == VQ_OK && i < fresh.n_classes; i++)
-        fresh.classes[i].n_bytes = kv->store.classes[i].n_bytes;
-    size_t at = 0;
-    for (uint32_t i = 0; status == VQ_OK && i < kv->n_layers; i++) {
-        const vq_kv_layer *l = &layers[i];
-        const size_t end = at + (size_t)kv->n_kv_heads * (vq_kv_end_page(l, l->coded_end) - l->first_page);
-        for (; at < end && status == VQ_OK; at++)
-            if (!(pages[at] = vq_store_take(&fresh, l->page_class, r->err)))
-                status = VQ_ERR_NOMEM;
-    }
+        classes[i].n_bytes = kv->store.classes[i].n_bytes;
+    if (status == VQ_OK)
+        status = take(&t, &fresh, kv, sizes, r->err);
     if (status == VQ_OK) {
         vq_store_release(&kv->store);
         memcpy(kv->store.classes, classes, fresh.n_classes * sizeof *classes);
         fresh.classes = kv->store.classes;
         kv->store = fresh;
         kv->pending = VQ_NO_LAYER;
-        at = 0;
+        t.n_pages = t.n_offsets = 0;
         for (uint32_t i = 0; i < kv->n_layers; i++) {
             kv->layers[i] = layers[i];
-            const vq_kv_layer *l = &kv->layers[i];
-            for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
-                read_head(r, kv, l, h, pages + at);
-                at += vq_kv_end_page(l, l->coded_end) - l->first_page;
-            }
+            for (uint32_t h = 0; h < kv->n_kv_heads; h++)
+                read_head(r, kv, &kv->layers[i], h, &t);
         }
     } else if (classes) {
         vq_store_release(&fresh);
     }
     free(classes);
-    free(pages);
+    free(list);
     return status;
 }
 
@@ -411,11 +549,15 @@ vq_status vq_kv_restore(vq_kv *kv, const char *name, const void *bytes, size_t n
 {
     reader r = {.name = name, .c = vq_cursor_make(bytes, n_bytes), .err = err};
     vq_kv_layer *layers = calloc(kv->n_layers, sizeof *layers);
-    if (!layers)
-        return vq_fail(err, VQ_ERR_NOMEM, "%s: no memory for %u layers", name, kv->n_layers);
-    vq_status status = read_header(&r, kv, layers);
+    file_sizes sizes = {.n_pages = calloc(kv->n_layers, sizeof *sizes.n_pages)};
+    vq_status status = VQ_OK;
+    if (!layers || !sizes.n_pages)
+        status = vq_fail(err, VQ_ERR_NOMEM, "%s: no memory for %u layers", name, kv->n_layers);
     if (status == VQ_OK)
-        status = replace(&r, kv, layers);
+        status = read_header(&r, kv, layers, &sizes);
+    if (status == VQ_OK)
+        status = replace(&r, kv, layers, &sizes);
+    free(sizes.n_pages);
     free(layers);
     return status;
 }

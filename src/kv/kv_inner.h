@@ -1,10 +1,14 @@
 /* What is inside a cache.
  *
- * Rows of a layer are counted from 0 in the order in which they came; row r stands at position first_pos + r.
+ * Rows of a layer are counted from 0 in the order in which they came; row r stands at position first_pos + r, for ever.
  *
  *     0 .. S            sinks, exact
- *     S .. coded_end    pages: page p holds rows S + 64 p ..; those below first_page have left the window
+ *     S .. coded_end    codes, in the pages of each head
  *     coded_end .. n    exact
+ *
+ * Rows that were evicted leave a 0 in a mask: of their page, of the sinks, of the exact rows.  A head's pages are a
+ * list in ascending order of rows.  A page is filled with consecutive rows; compaction (compact.c) may gather the rows
+ * that are left of several pages in one, which then says of each row which one it is.
  *
  * The rows of the newest append (`pending`) wait in a stage that all layers share, because a chunk's first queries
  * still read exactly what its last ones read as codes.  The next change settles them: rows that are not codes by then
@@ -21,14 +25,22 @@ enum { VQ_SEGMENT_PAGES = 16, VQ_TILE_QUERIES = 96, VQ_NO_LAYER = UINT32_MAX };
 
 typedef struct vq_kv_page {
     unsigned char *bytes; /* keys, then values at value_at */
-    uint64_t live;        /* bit i: row i holds codes and counts */
+    uint64_t live;        /* bit i: row i counts */
+    uint16_t *offsets;    /* [VQ_PAGE_ROWS] row i is row first + offsets[i], ascending; NULL: first + i */
+    uint32_t first;
+    uint8_t n;       /* rows that hold codes */
+    bool is_recoded; /* was made from codes that lost something; such rows are not coded again */
 } vq_kv_page;
 
 typedef struct vq_kv_head {
     vq_side k, v;
-    vq_kv_page *pages;                /* [page_room], a ring: page p is at p % page_room */
+    vq_kv_page *pages; /* [page_room] */
+    uint32_t n_pages;
+    uint32_t first_index;             /* how many pages left the window before pages[0] */
+    uint32_t touched;                 /* first page that the append under way writes to */
     unsigned char *sink_k, *sink_v;   /* [S][d], exact */
     unsigned char *exact_k, *exact_v; /* [exact_room][d]: rows from exact_first on */
+    uint64_t *sink_live, *exact_live; /* bits of these rows */
 } vq_kv_head;
 
 typedef struct vq_kv_layer {
@@ -44,7 +56,7 @@ typedef struct vq_kv_layer {
     uint32_t n_settled;              /* rows before the pending ones */
     uint32_t exact_first;            /* coded_end when last settled */
     uint32_t coded_end, coded_floor; /* after a truncation codes below the floor stay codes */
-    uint32_t first_page;
+    uint32_t gone;     /* rows below it have left the window, but for those that share a page with others */
     vq_kv_head *heads; /* [n_kv_heads] */
 } vq_kv_layer;
 
@@ -73,6 +85,7 @@ struct vq_kv {
     void *rows_block;                    /* page tables, exact rows and scratch: one mapping */
     size_t n_rows_bytes, n_struct_bytes; /* of that mapping and of the one that begins with this struct */
     size_t n_shared;                     /* codecs' own */
+    uint32_t offset_class;               /* of the store: the offsets of a page */
 
     uint32_t pending;                 /* layer of the newest append, or VQ_NO_LAYER */
     unsigned char *stage_k, *stage_v; /* [n_kv_heads][n_batch][d], exact: rows from n_settled on */
@@ -97,26 +110,70 @@ static inline uint32_t vq_kv_coded_end(const vq_kv_layer *l, uint32_t n)
     return end > l->coded_floor ? end : l->coded_floor;
 }
 
-/* Pages [first_page, end_page) are there when the codes end at row `end`. */
-static inline uint32_t vq_kv_end_page(const vq_kv_layer *l, uint32_t end)
-{
-    return (end - l->sinks + VQ_PAGE_ROWS - 1) / VQ_PAGE_ROWS;
-}
-
-/* The first page that a query from n_rows on can see or that is still being filled; those before it can go. */
-static inline uint32_t vq_kv_first_seen_page(const vq_kv_layer *l)
+/* The first row of codes that a query from n_rows on can see or whose page is still being filled, rounded down to where
+ * pages begin; those before it can go. */
+static inline uint32_t vq_kv_first_seen(const vq_kv_layer *l)
 {
     if (!l->window || l->n_rows < l->window)
         return 0;
     /* Query n sees rows above n - window. */
     const uint32_t unseen = (l->n_rows + 1 - l->window) / VQ_PAGE_ROWS, full = l->coded_end / VQ_PAGE_ROWS;
-    return unseen < full ? unseen : full;
+    return (unseen < full ? unseen : full) * VQ_PAGE_ROWS;
 }
 
-static inline vq_kv_page *vq_kv_page_at(const vq_kv_layer *l, const vq_kv_head *h, uint32_t page)
+/* Row i of a page. */
+static inline uint32_t vq_kv_page_row(const vq_kv_page *p, uint32_t i)
 {
-    return &h->pages[page % l->page_room];
+    return p->first + (p->offsets ? p->offsets[i] : i);
 }
+
+/* The row after a page's last one. */
+static inline uint32_t vq_kv_page_end(const vq_kv_page *p)
+{
+    return p->n ? vq_kv_page_row(p, p->n - 1u) + 1 : p->first;
+}
+
+/* How many of a page's rows lie below `row`. */
+static inline uint32_t vq_kv_page_below(const vq_kv_page *p, uint32_t row)
+{
+    if (row <= p->first)
+        return 0;
+    if (!p->offsets)
+        return row - p->first < p->n ? row - p->first : p->n;
+    uint32_t n = 0;
+    while (n < p->n && vq_kv_page_row(p, n) < row)
+        n++;
+    return n;
+}
+
+/* The lowest n bits, n <= 64. */
+static inline uint64_t vq_low_bits(uint32_t n) { return n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX; }
+
+/* n <= 64 bits of a mask from bit `first` on. */
+static inline uint64_t vq_mask_bits(const uint64_t *mask, uint32_t first, uint32_t n)
+{
+    const uint32_t at = first / 64, shift = first % 64;
+    uint64_t bits = mask[at] >> shift;
+    if (shift && n > 64 - shift)
+        bits |= mask[at + 1] << (64 - shift);
+    return bits & vq_low_bits(n);
+}
+
+static inline bool vq_mask_bit(const uint64_t *mask, uint32_t i) { return mask[i / 64] >> i % 64 & 1; }
+
+static inline void vq_mask_put(uint64_t *mask, uint32_t i, bool on)
+{
+    mask[i / 64] = (mask[i / 64] & ~((uint64_t)1 << i % 64)) | (uint64_t)on << i % 64;
+}
+
+/* Rows of the newest append go where they belong; nothing is pending afterwards. */
+void vq_kv_settle(vq_kv *kv);
+
+/* Gives back what a page holds. */
+void vq_kv_page_give(vq_kv *kv, const vq_kv_layer *l, vq_kv_page *page);
+
+/* Which of the exact rows [first, first + n), n <= 64, count; those of the newest append all do. */
+uint64_t vq_kv_exact_live(const vq_kv_layer *l, uint32_t head, uint32_t first, uint32_t n);
 
 /* The exact rows of a head are in up to two pieces: settled ones and pending ones.  The piece that holds row `first`
  * (at or after exact_first, below n_rows) and how many rows follow in it, itself included. */

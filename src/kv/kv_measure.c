@@ -1,26 +1,51 @@
 /* Where a cache's bytes are. */
 #include "kv/kv_inner.h"
 
+static uint64_t count(const uint64_t *mask, uint32_t n)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i += 64)
+        sum += (uint64_t)__builtin_popcountll(vq_mask_bits(mask, i, n - i < 64 ? n - i : 64));
+    return sum;
+}
+
+/* Rows of a head that count: those that are held exactly only, and those of codes. */
+static void count_rows(const vq_kv_layer *l, uint32_t head, uint64_t *n_exact, uint64_t *n_coded)
+{
+    const vq_kv_head *h = &l->heads[head];
+    *n_exact = count(h->sink_live, l->n_rows < l->sinks ? l->n_rows : l->sinks);
+    for (uint32_t row = l->coded_end; row < l->n_rows; row += 64)
+        *n_exact +=
+            (uint64_t)__builtin_popcountll(vq_kv_exact_live(l, head, row, l->n_rows - row < 64 ? l->n_rows - row : 64));
+    *n_coded = 0;
+    for (uint32_t p = 0; p < h->n_pages; p++)
+        *n_coded += (uint64_t)__builtin_popcountll(h->pages[p].live);
+}
+
 static void measure_layer(const vq_kv *kv, const vq_kv_layer *l, bool pending, vq_kv_bytes *out)
 {
     const size_t row_bytes = (kv->d_k + kv->d_v) * kv->exact_bytes;
-    const uint32_t n_sinks = l->n_rows < l->sinks ? l->n_rows : l->sinks;
-    const uint32_t n_pages = vq_kv_end_page(l, l->coded_end) - l->first_page;
-    const uint64_t n_coded = l->coded_end - l->sinks - l->first_page * VQ_PAGE_ROWS;
-    /* While an append is pending, rows that have become codes are still held exactly, too. */
-    uint64_t n_exact = n_sinks;
+    /* While an append is pending, rows that have become codes are still held exactly, too.  Exact rows that were
+     * evicted keep their place until they are coded. */
+    uint64_t n_held = l->n_rows < l->sinks ? l->n_rows : l->sinks;
     if (l->n_settled > l->exact_first)
-        n_exact += l->n_settled - l->exact_first;
+        n_held += l->n_settled - l->exact_first;
     if (pending)
-        n_exact += l->n_rows - l->n_settled;
-
-    out->codes += (uint64_t)kv->n_kv_heads * n_pages * l->split.codes;
-    out->scales += (uint64_t)kv->n_kv_heads * n_pages * l->split.scales;
-    out->exact += kv->n_kv_heads * n_exact * row_bytes;
-    out->table += (uint64_t)kv->n_kv_heads * n_pages * sizeof(vq_kv_page);
-    out->n_rows += kv->n_kv_heads * (uint64_t)(l->n_rows - l->first_page * VQ_PAGE_ROWS);
-    out->n_packed_rows += kv->n_kv_heads * n_coded;
-    out->n_values_packed += kv->n_kv_heads * n_coded * (kv->d_k + kv->d_v);
+        n_held += l->n_rows - l->n_settled;
+    out->exact += kv->n_kv_heads * n_held * row_bytes;
+    for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
+        const vq_kv_head *h = &l->heads[i];
+        uint64_t n_exact, n_coded;
+        count_rows(l, i, &n_exact, &n_coded);
+        out->codes += h->n_pages * l->split.codes;
+        out->scales += h->n_pages * l->split.scales;
+        out->table += h->n_pages * sizeof(vq_kv_page);
+        for (uint32_t p = 0; p < h->n_pages; p++)
+            out->table += h->pages[p].offsets ? VQ_PAGE_ROWS * sizeof(uint16_t) : 0;
+        out->n_rows += n_exact + n_coded;
+        out->n_packed_rows += n_coded;
+        out->n_values_packed += n_coded * (kv->d_k + kv->d_v);
+    }
 }
 
 void vq_kv_measure(const vq_kv *kv, vq_kv_bytes *out)

@@ -160,9 +160,10 @@ static vq_status shape_layer(vq_kv *kv, vq_kv_layer *l, vq_error *err)
 
     const uint64_t exact_room = (uint64_t)l->residual + l->granule, n_ctx = kv->n_ctx;
     l->exact_room = (uint32_t)(exact_room < n_ctx ? exact_room : n_ctx);
-    uint64_t page_room = (n_ctx + VQ_PAGE_ROWS - 1) / VQ_PAGE_ROWS;
+    /* After a compaction or a cut a page may begin at any granule. */
+    uint64_t page_room = n_ctx / VQ_GRANULE + 4;
     /* Rows that queries of a chunk see, and a page at each end. */
-    const uint64_t seen = ((uint64_t)l->window + kv->n_batch) / VQ_PAGE_ROWS + 3;
+    const uint64_t seen = ((uint64_t)l->window + kv->n_batch) / VQ_GRANULE + 6;
     if (l->window && seen < page_room)
         page_room = seen;
     l->page_room = (uint32_t)page_room;
@@ -208,7 +209,7 @@ static vq_kv *lay_out_structs(vq_arena *arena, const vq_kv_params *p)
     vq_kv_layer *layers = vq_arena_take(arena, p->n_layers, sizeof *layers);
     vq_kv_head *heads = vq_arena_take(arena, product(arena, p->n_layers, p->n_kv_heads), sizeof *heads);
     vq_kv_scratch *scratch = vq_arena_take(arena, vq_pool_n_threads(p->pool), sizeof *scratch);
-    vq_store_class *classes = vq_arena_take(arena, p->n_layers, sizeof *classes);
+    vq_store_class *classes = vq_arena_take(arena, p->n_layers + 1, sizeof *classes);
     if (!kv)
         return NULL;
     kv->layers = layers;
@@ -235,6 +236,8 @@ static void lay_out_rows(vq_arena *arena, vq_kv *kv)
             l->heads[h].sink_v = vq_arena_take(arena, l->sinks, row_v);
             l->heads[h].exact_k = vq_arena_take(arena, l->exact_room, row_k);
             l->heads[h].exact_v = vq_arena_take(arena, l->exact_room, row_v);
+            l->heads[h].sink_live = vq_arena_take(arena, l->sinks / 64 + 1, sizeof(uint64_t));
+            l->heads[h].exact_live = vq_arena_take(arena, l->exact_room / 64 + 1, sizeof(uint64_t));
         }
     }
     kv->stage_k = vq_arena_take(arena, product(arena, kv->n_kv_heads, kv->n_batch), row_k);
@@ -315,6 +318,8 @@ static vq_status build(vq_kv *kv, const vq_kv_params *p, vq_error *err)
         most_segments = n_segments > most_segments ? n_segments : most_segments;
     }
     kv->part_room = kv->n_heads * most_segments;
+    kv->offset_class = kv->store.n_classes;
+    kv->store.classes[kv->store.n_classes++].n_bytes = align64(VQ_PAGE_ROWS * sizeof(uint16_t));
 
     vq_arena arena = {0};
     lay_out_rows(&arena, kv);
