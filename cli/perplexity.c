@@ -1,4 +1,5 @@
-/* veloxquant perplexity: a model on a text, or one cache against another on the same tokens. */
+/* veloxquant perplexity: a model on a text, or caches against a reference on the same tokens. */
+#include <assert.h>
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -8,8 +9,10 @@
 
 #include "cli.h"
 
+enum { MOST_METHODS = CLI_MOST_TEXTS };
+
 struct args {
-    cli_texts files;
+    cli_texts files, kv;
     uint32_t window, n_windows;
     const char *skip, *reference;
     uint32_t min_tokens;
@@ -29,7 +32,7 @@ static const cli_option options[] = {
      4294967295.0},
     {0, "reference", CLI_TEXT, AT(reference), "METHOD",
      "also run this cache method beside --kv, on the same tokens, and print the ratio of the perplexities, the KL "
-     "divergence and how often both have the same likeliest token",
+     "divergence and how often both have the same likeliest token (default with several --kv: f16)",
      0, 0},
     {0, "json", CLI_FLAG, AT(json), NULL, "print the results as JSON", 0, 0},
 };
@@ -45,6 +48,17 @@ static const cli_option model_options[] = {
      "f32 activations instead of int8: slower; what the quality of caches is judged in", 0, 0},
 };
 
+/* The cache options, but --kv may be given several times. */
+static const cli_option kv_option = {0,
+                                     "kv",
+                                     CLI_TEXTS,
+                                     AT(kv),
+                                     "METHOD",
+                                     "how keys and values are stored, as NAME:option=value,... or KEYS+VALUES; several "
+                                     "are compared in one run (default f16)",
+                                     0,
+                                     0};
+
 static const char intro[] =
     "Perplexity of a text, token by token as in generation: the text is cut into windows one after another, each "
     "evaluated from an empty cache, and each token after the first ones is scored by the probability that the model "
@@ -54,7 +68,9 @@ static const char intro[] =
     "takes the place of each window's first token.\n"
     "\n"
     "With --reference, both caches see the same tokens, so that the difference is much more precise than either "
-    "perplexity. Add --exact to judge a cache: int8 activations add noise of their own.";
+    "perplexity. The reference runs once for any number of --kv. Add --exact to judge a cache: int8 activations add "
+    "noise "
+    "of their own.";
 
 static const char ending[] =
     "Examples:\n"
@@ -62,6 +78,7 @@ static const char ending[] =
     "  veloxquant perplexity -m model.gguf -f book.txt -c 512 --skip half\n"
     "      the definition of llama.cpp's perplexity program, so that figures can be compared\n"
     "  veloxquant perplexity -m model.gguf -f book.txt --reference f16 --kv turboquant-mse:bits=3 --exact\n"
+    "  veloxquant perplexity -m model.gguf -f book.txt --exact --kv velox:bits=2 --kv velox:bits=3 --kv kivi:bits=2\n"
     "\n"
     "Ctrl-C prints what has been scored so far and ends with status 130.\n";
 
@@ -74,14 +91,16 @@ struct job {
     const struct args *args;
     const cli_model_args *model;
     cli_engine engine;
-    vq_session *reference;
+    vq_session *reference, *tested[MOST_METHODS];
+    char names[MOST_METHODS][256];
+    size_t n_methods;
     struct text texts[CLI_MOST_TEXTS];
     uint32_t skip;
     size_t n_windows, n_scored; /* over all texts */
     cli_progress progress;
-    size_t before;     /* scored in earlier texts */
-    vq_moments seen;   /* what the callback saw, for a cancelled run */
-    vq_comparison sum; /* without a reference only nll */
+    size_t before;                    /* scored in earlier texts */
+    vq_moments seen;                  /* what the callback saw, for a cancelled run */
+    vq_comparison sums[MOST_METHODS]; /* without a reference only nll */
     double seconds;
 };
 
@@ -159,8 +178,8 @@ static int run(struct job *j)
     for (size_t i = 0; i < j->args->files.n; i++) {
         const vq_windows w = windows_of(j, i);
         const vq_status status =
-            j->reference ? vq_eval_compare(j->reference, &j->engine.session, 1, &w, on_token, j, &j->sum, &err)
-                         : vq_eval_perplexity(j->engine.session, &w, on_token, j, &j->sum.nll, &err);
+            j->reference ? vq_eval_compare(j->reference, j->tested, j->n_methods, &w, on_token, j, j->sums, &err)
+                         : vq_eval_perplexity(j->tested[0], &w, on_token, j, &j->sums[0].nll, &err);
         if (status == VQ_ERR_CANCELLED) {
             cli_progress_end(&j->progress);
             cli_say("stopped after %zu of %zu tokens: ppl%s so far %.4f +- %.4f", (size_t)j->seen.n, j->n_scored,
@@ -181,19 +200,9 @@ static int run(struct job *j)
 
 /* ---- results ---- */
 
-static const char *method_name(const cli_model_args *m, char *out, size_t n_bytes)
+static void print_text(const struct job *j)
 {
-    const char *both = m->kv ? m->kv : "f16";
-    if (!m->kv_keys && !m->kv_values)
-        snprintf(out, n_bytes, "%s", both);
-    else
-        snprintf(out, n_bytes, "%s/%s", m->kv_keys ? m->kv_keys : both, m->kv_values ? m->kv_values : both);
-    return out;
-}
-
-static void print_text(const struct job *j, const char *method)
-{
-    const vq_comparison *c = &j->sum;
+    const vq_comparison *c = &j->sums[0];
     cli_cache cache;
     char used[16];
     printf("tokens     %llu scored, in %zu window%s of %u of which the first %u are not\n",
@@ -203,8 +212,8 @@ static void print_text(const struct job *j, const char *method)
         printf("reference  %s: %.3f bits a value, %s a window\n", j->args->reference, cache.bits,
                cli_bytes(cache.used, used));
     }
-    cli_cache_measure(j->engine.session, &cache);
-    printf("cache      %s: %.3f bits a value, %s a window\n", method, cache.bits, cli_bytes(cache.used, used));
+    cli_cache_measure(j->tested[0], &cache);
+    printf("cache      %s: %.3f bits a value, %s a window\n", j->names[0], cache.bits, cli_bytes(cache.used, used));
     if (j->reference)
         printf("reference  nll %.5f, ppl %.4f +- %.4f\n", c->reference_nll.mean, exp(c->reference_nll.mean),
                exp(c->reference_nll.mean) * vq_moments_error(&c->reference_nll));
@@ -222,6 +231,35 @@ static void print_text(const struct job *j, const char *method)
     }
     printf("speed      %.1f tokens a second\n",
            j->seconds > 0 ? (double)j->n_windows * (j->args->window - 1) / j->seconds : 0);
+}
+
+static double packed_bits(const cli_cache *c) { return c->packed_bits > 0 ? c->packed_bits : c->bits; }
+
+/* Several methods: one line each. */
+static void print_table(const struct job *j)
+{
+    const vq_comparison *c = &j->sums[0];
+    cli_cache cache;
+    int width = 9;
+    for (size_t i = 0; i < j->n_methods; i++)
+        width = (int)strlen(j->names[i]) > width ? (int)strlen(j->names[i]) : width;
+    cli_cache_measure(j->reference, &cache);
+    printf("%llu tokens scored, in %zu window%s of %u of which the first %u are not; intervals are 95 %%\n\n",
+           (unsigned long long)c->nll.n, j->n_windows, j->n_windows == 1 ? "" : "s", j->args->window, j->skip);
+    printf("%-*s  %10s %10s  %-28s %-24s %8s\n", width, "cache", "bits/value", "ppl", "ratio", "KL", "same top");
+    printf("%-*s  %10.3f %10.4f  %-28s %-24s %8s\n", width, j->args->reference, packed_bits(&cache),
+           exp(c->reference_nll.mean), "reference", "", "");
+    for (size_t i = 0; i < j->n_methods; i++) {
+        char ratio[64], kl[64];
+        c = &j->sums[i];
+        const double e = 1.96 * vq_moments_error(&c->log_ratio);
+        snprintf(ratio, sizeof ratio, "%.5f (%.5f to %.5f)", exp(c->log_ratio.mean), exp(c->log_ratio.mean - e),
+                 exp(c->log_ratio.mean + e));
+        snprintf(kl, sizeof kl, "%.6f +- %.6f", c->kl.mean, 1.96 * vq_moments_error(&c->kl));
+        cli_cache_measure(j->tested[i], &cache);
+        printf("%-*s  %10.3f %10.4f  %-28s %-24s %6.2f %%\n", width, j->names[i], packed_bits(&cache), exp(c->nll.mean),
+               ratio, kl, 100 * c->same_top.mean);
+    }
 }
 
 /* JSON has no NaN. */
@@ -243,25 +281,47 @@ static json_t *cache_json(vq_session *s, const char *method)
                      (json_int_t)c.used, "f16_bytes", (json_int_t)c.f16);
 }
 
-static int print_json(const struct job *j, const char *method)
+/* What one method gave, into an object. */
+static void put_result(json_t *to, const struct job *j, size_t i)
 {
-    const vq_comparison *c = &j->sum;
+    const vq_comparison *c = &j->sums[i];
+    json_object_set_new(to, "cache", cache_json(j->tested[i], j->names[i]));
+    json_object_set_new(to, "nll", real(c->nll.mean));
+    json_object_set_new(to, "nll_error", real(vq_moments_error(&c->nll)));
+    json_object_set_new(to, "ppl", real(exp(c->nll.mean)));
+    json_object_set_new(to, "ppl_error", real(exp(c->nll.mean) * vq_moments_error(&c->nll)));
+    if (j->reference) {
+        json_object_set_new(to, "ppl_ratio", interval(c->log_ratio.mean, vq_moments_error(&c->log_ratio), true));
+        json_object_set_new(to, "kl", interval(c->kl.mean, vq_moments_error(&c->kl), false));
+        json_object_set_new(to, "same_top", interval(c->same_top.mean, vq_moments_error(&c->same_top), false));
+    }
+}
+
+/* One method's figures stand at the top; those of several in a list `methods`. */
+static int print_json(const struct job *j)
+{
+    const vq_comparison *c = &j->sums[0];
     json_t *files = json_array();
     for (size_t i = 0; i < j->args->files.n; i++)
         json_array_append_new(files, json_string(j->args->files.at[i]));
     json_t *all =
-        json_pack("{s:s, s:s, s:o, s:b, s:i, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "version", vq_version(),
-                  "model", j->model->model, "files", files, "exact", (int)j->model->exact, "window",
-                  (int)j->args->window, "skip", (int)j->skip, "windows", (json_int_t)j->n_windows, "tokens",
-                  (json_int_t)c->nll.n, "cache", cache_json(j->engine.session, method), "nll", real(c->nll.mean),
-                  "nll_error", real(vq_moments_error(&c->nll)), "ppl", real(exp(c->nll.mean)), "ppl_error",
-                  real(exp(c->nll.mean) * vq_moments_error(&c->nll)), "seconds", real(j->seconds));
+        json_pack("{s:s, s:s, s:o, s:b, s:i, s:i, s:I, s:I, s:o}", "version", vq_version(), "model", j->model->model,
+                  "files", files, "exact", (int)j->model->exact, "window", (int)j->args->window, "skip", (int)j->skip,
+                  "windows", (json_int_t)j->n_windows, "tokens", (json_int_t)c->nll.n, "seconds", real(j->seconds));
     if (all && j->reference) {
         json_object_set_new(all, "reference", cache_json(j->reference, j->args->reference));
         json_object_set_new(all, "reference_ppl", real(exp(c->reference_nll.mean)));
-        json_object_set_new(all, "ppl_ratio", interval(c->log_ratio.mean, vq_moments_error(&c->log_ratio), true));
-        json_object_set_new(all, "kl", interval(c->kl.mean, vq_moments_error(&c->kl), false));
-        json_object_set_new(all, "same_top", interval(c->same_top.mean, vq_moments_error(&c->same_top), false));
+    }
+    if (all && j->n_methods == 1) {
+        put_result(all, j, 0);
+    } else if (all) {
+        json_t *methods = json_array();
+        for (size_t i = 0; i < j->n_methods; i++) {
+            json_t *one = json_object();
+            put_result(one, j, i);
+            json_array_append_new(methods, one);
+        }
+        json_object_set_new(all, "methods", methods);
     }
     char *text = all ? json_dumps(all, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(all);
@@ -272,6 +332,25 @@ static int print_json(const struct job *j, const char *method)
     return CLI_FINE;
 }
 
+/* The i-th cache, as --kv and the other cache options say, and its name. */
+static int open_tested(struct job *j, const cli_page *page, size_t i)
+{
+    cli_model_args m = *j->model;
+    char keys[256];
+    const char *both = i < j->args->kv.n ? j->args->kv.at[i] : "f16", *plus = strchr(both, '+');
+    m.kv = both;
+    snprintf(j->names[i], sizeof j->names[i], "%s", both);
+    if (plus) {
+        snprintf(keys, sizeof keys, "%.*s", (int)(plus - both), both);
+        m.kv_keys = keys;
+        m.kv_values = plus + 1;
+    } else if (m.kv_keys || m.kv_values) {
+        snprintf(j->names[i], sizeof j->names[i], "%s/%s", m.kv_keys ? m.kv_keys : both,
+                 m.kv_values ? m.kv_values : both);
+    }
+    return cli_session_open(&j->tested[i], &j->engine, page, &m, NULL);
+}
+
 int cli_perplexity(int argc, char **argv)
 {
     struct args a = {.window = 1024};
@@ -280,17 +359,24 @@ int cli_perplexity(int argc, char **argv)
     const cli_group groups[] = {
         {"Text", options, sizeof options / sizeof options[0], &a},
         {"Model", model_options, sizeof model_options / sizeof model_options[0], &model},
-        {"Cache", cli_cache_options, cli_n_cache_options, &model},
+        {"Caches", &kv_option, 1, &a},
+        {"Of every cache", cli_cache_options + 1, cli_n_cache_options - 1, &model},
     };
     const cli_page page = {
         "perplexity", "-m MODEL -f FILE [options]", intro, groups, sizeof groups / sizeof groups[0], ending, 0, 0};
     size_t n_operands;
     int status;
     struct job j = {.args = &a, .model = &model};
+    assert(strcmp(cli_cache_options[0].name, "kv") == 0);
     if (!cli_parse(&page, argc, argv, &n_operands, &status))
         return status;
     if (a.files.n == 0)
         return cli_usage(&page, "no text: -f FILE says which");
+    j.n_methods = a.kv.n > 0 ? a.kv.n : 1;
+    if (j.n_methods > 1 && !a.reference)
+        a.reference = "f16";
+    if (j.n_methods > 1 && (model.kv_keys || model.kv_values))
+        return cli_usage(&page, "--kv-keys and --kv-values go with one --kv; write --kv KEYS+VALUES");
     status = find_skip(&page, &a, &j.skip);
     if (status != CLI_FINE)
         return status;
@@ -299,20 +385,20 @@ int cli_perplexity(int argc, char **argv)
     status = cli_engine_open(&j.engine, &page, &model);
     if (status == CLI_FINE)
         status = read_texts(&j);
-    if (status == CLI_FINE)
-        status = cli_session_open(&j.engine.session, &j.engine, &page, &model, NULL);
+    for (size_t i = 0; i < j.n_methods && status == CLI_FINE; i++)
+        status = open_tested(&j, &page, i);
     if (status == CLI_FINE && a.reference)
         status = cli_session_open(&j.reference, &j.engine, &page, &model, a.reference);
     if (status == CLI_FINE)
         status = run(&j);
-    if (status == CLI_FINE) {
-        char method[256];
-        method_name(&model, method, sizeof method);
-        if (a.json)
-            status = print_json(&j, method);
-        else
-            print_text(&j, method);
-    }
+    if (status == CLI_FINE && a.json)
+        status = print_json(&j);
+    else if (status == CLI_FINE && j.n_methods > 1)
+        print_table(&j);
+    else if (status == CLI_FINE)
+        print_text(&j);
+    for (size_t i = 0; i < j.n_methods; i++)
+        vq_session_close(j.tested[i]);
     vq_session_close(j.reference);
     cli_engine_close(&j.engine);
     for (size_t i = 0; i < a.files.n; i++)

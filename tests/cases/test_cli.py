@@ -307,6 +307,18 @@ def texts():
     got = json.loads(r.out)
     case("a cache against itself: ratio 1, KL 0", r.status == 0 and got["ppl_ratio"]["value"] == 1 and
          abs(got["kl"]["value"]) < 1e-6 and got["same_top"]["value"] == 1, r)
+    words = ["perplexity", "-m", BASE, "-f", __file__, "-c", "64", "--windows", "2", "--exact", "--residual", "0"]
+    one = run(*words, "--reference", "f16", "--kv", "int8+f32", "--json")
+    many = run(*words, "--kv", "f16", "--kv", "int8+f32", "--kv", "turboquant-mse:bits=2", "--json")
+    case("several --kv: f16 is the reference, and each figure is that of a run of its own", one.returncode == 0 and
+         many.returncode == 0 and [m["cache"]["method"] for m in json.loads(many.stdout)["methods"]] ==
+         ["f16", "int8+f32", "turboquant-mse:bits=2"] and
+         json.loads(many.stdout)["methods"][0]["ppl_ratio"]["value"] == 1 and
+         json.loads(many.stdout)["methods"][1]["ppl_ratio"] == json.loads(one.stdout)["ppl_ratio"] and
+         json.loads(many.stdout)["methods"][1]["nll"] == json.loads(one.stdout)["nll"], (one.stderr, many.stderr, many.stdout))
+    r = run(*words, "--kv", "f16", "--kv", "int8")
+    case("several --kv: a line each", r.returncode == 0 and "\nint8 " in r.stdout and "reference" in r.stdout, (r.stdout, r.stderr))
+    fails("several --kv with --kv-keys", words + ["--kv", "f16", "--kv", "int8", "--kv-keys", "f32"], 2, "KEYS+VALUES")
     fails("text shorter than a window", ["perplexity", "-m", BASE, "-f", __file__, "-c", "1000000"], 1, "one window takes 1000000")
     fails("--skip leaves nothing", ["perplexity", "-m", BASE, "-f", __file__, "-c", "16", "--skip", "16"], 2,
           "must be 0 to 15")
