@@ -9,6 +9,8 @@
 /* A new measurement is one line here. */
 static const cli_command evals[] = {
     {"perplexity", "caches and eviction policies on a text, in generation order, against f16", eval_perplexity},
+    {"needle", "one sentence hidden in prose, by length and depth", eval_needle},
+    {"recall", "many needles, and key-value pairs", eval_recall},
 };
 enum { N_EVALS = sizeof evals / sizeof evals[0] };
 

@@ -7,6 +7,8 @@
 #include "json.h"
 
 int eval_perplexity(int argc, char **argv);
+int eval_needle(int argc, char **argv);
+int eval_recall(int argc, char **argv);
 
 /* ---- what is tested: every --kv with every --evict ---- */
 typedef struct eval_args {

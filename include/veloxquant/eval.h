@@ -56,6 +56,44 @@ typedef struct vq_comparison {
 VQ_API vq_status vq_eval_compare(vq_session *reference, vq_session *const *tested, size_t n_tested, const vq_windows *w,
                                  vq_eval_fn progress, void *arg, vq_comparison *out, vq_error *err);
 
+/* ---- finding facts of a context again ---- */
+typedef enum vq_recall_task {
+    VQ_RECALL_NEEDLES, /* sentences hidden in prose, one for each question */
+    VQ_RECALL_PAIRS,   /* a list of "who: word" that fills the context; some of the lines are asked for */
+} vq_recall_task;
+
+enum {
+    VQ_RECALL_MOST_QUESTIONS = 64,
+    VQ_RECALL_QUESTION_ROOM = 96, /* tokens that a question takes at most beyond the context, announced and answered */
+};
+
+typedef struct vq_recall_params {
+    vq_recall_task task;
+    uint32_t n_tokens;    /* of the context; a list may leave a few of them unused */
+    uint32_t n_questions; /* asked one after another, each followed by its true answer */
+    float depth;          /* of a single needle, 0 (first) to 1 (last); several are spread over the context */
+    bool asked_first;     /* the questions stand at the end of the context, so that a policy sees them before it drops
+                             anything; otherwise they come after it has */
+    uint64_t seed;        /* of facts, order and the place in the prose */
+    const int32_t *prose; /* [n_prose] what needles are hidden in; not used by a list */
+    size_t n_prose;
+} vq_recall_params;
+
+/* Over questions. */
+typedef struct vq_recall_score {
+    vq_moments exact;  /* 1 where the greedy output begins with the answer */
+    vq_moments chosen; /* 1 where its first token is likelier than that of every other word that could be the answer */
+    vq_moments log_p;  /* log-probability of the answer, nats */
+    vq_moments margin; /* by how much the logit of its first token is above the best of the other words */
+    uint32_t n_words;  /* words that could be answers: 1 / n_words is what guessing scores in `chosen` */
+    uint32_t n_facts;  /* in the last context */
+} vq_recall_score;
+
+/* One context with its questions, added to *score.  The session is cleared first and needs n_tokens + n_questions *
+ * VQ_RECALL_QUESTION_ROOM tokens of room.  The same parameters give the same tokens for every session over one
+ * vocabulary.  On failure *score is unchanged. */
+VQ_API vq_status vq_eval_recall(vq_session *s, const vq_recall_params *params, vq_recall_score *score, vq_error *err);
+
 /* What a cache method does to rows, without a model. */
 typedef struct vq_fidelity_params {
     uint32_t n_heads, n_kv_heads, n_tokens, n_queries, d_k, d_v; /* n_heads is a multiple of n_kv_heads */
