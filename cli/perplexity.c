@@ -78,7 +78,7 @@ static const char ending[] =
     "  veloxquant perplexity -m model.gguf -f book.txt -c 512 --skip half\n"
     "      the definition of llama.cpp's perplexity program, so that figures can be compared\n"
     "  veloxquant perplexity -m model.gguf -f book.txt --reference f16 --kv turboquant-mse:bits=3 --exact\n"
-    "  veloxquant perplexity -m model.gguf -f book.txt --exact --kv velox:bits=2 --kv velox:bits=3 --kv kivi:bits=2\n"
+    "  veloxquant perplexity -m model.gguf -f book.txt --exact --kv velox:bits=2 --kv kivi:bits=2\n"
     "\n"
     "Ctrl-C prints what has been scored so far and ends with status 130.\n";
 

@@ -310,14 +310,14 @@ def texts():
     words = ["perplexity", "-m", BASE, "-f", __file__, "-c", "64", "--windows", "2", "--exact", "--residual", "0"]
     one = run(*words, "--reference", "f16", "--kv", "int8+f32", "--json")
     many = run(*words, "--kv", "f16", "--kv", "int8+f32", "--kv", "turboquant-mse:bits=2", "--json")
-    case("several --kv: f16 is the reference, and each figure is that of a run of its own", one.returncode == 0 and
-         many.returncode == 0 and [m["cache"]["method"] for m in json.loads(many.stdout)["methods"]] ==
+    case("several --kv: f16 is the reference, and each figure is that of a run of its own", one.status == 0 and many.status == 0 and
+         [m["cache"]["method"] for m in json.loads(many.out)["methods"]] ==
          ["f16", "int8+f32", "turboquant-mse:bits=2"] and
-         json.loads(many.stdout)["methods"][0]["ppl_ratio"]["value"] == 1 and
-         json.loads(many.stdout)["methods"][1]["ppl_ratio"] == json.loads(one.stdout)["ppl_ratio"] and
-         json.loads(many.stdout)["methods"][1]["nll"] == json.loads(one.stdout)["nll"], (one.stderr, many.stderr, many.stdout))
+         json.loads(many.out)["methods"][0]["ppl_ratio"]["value"] == 1 and
+         json.loads(many.out)["methods"][1]["ppl_ratio"] == json.loads(one.out)["ppl_ratio"] and
+         json.loads(many.out)["methods"][1]["nll"] == json.loads(one.out)["nll"], (one.err, many.err, many.out))
     r = run(*words, "--kv", "f16", "--kv", "int8")
-    case("several --kv: a line each", r.returncode == 0 and "\nint8 " in r.stdout and "reference" in r.stdout, (r.stdout, r.stderr))
+    case("several --kv: a line each", r.status == 0 and b"\nint8 " in r.out and b"reference" in r.out, (r.out, r.err))
     fails("several --kv with --kv-keys", words + ["--kv", "f16", "--kv", "int8", "--kv-keys", "f32"], 2, "KEYS+VALUES")
     fails("text shorter than a window", ["perplexity", "-m", BASE, "-f", __file__, "-c", "1000000"], 1, "one window takes 1000000")
     fails("--skip leaves nothing", ["perplexity", "-m", BASE, "-f", __file__, "-c", "16", "--skip", "16"], 2,
