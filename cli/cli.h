@@ -22,6 +22,7 @@ int cli_perplexity(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
 int cli_inspect(int argc, char **argv);
 int cli_bench(int argc, char **argv);
+int cli_calibrate(int argc, char **argv);
 int cli_methods(int argc, char **argv);
 int cli_fidelity(int argc, char **argv);
 int cli_eval(int argc, char **argv);

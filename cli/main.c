@@ -12,6 +12,7 @@ static const cli_command commands[] = {
     {"perplexity", "judge a model, or a cache against another, on a text", cli_perplexity},
     {"eval", "measure what caches and eviction policies do to quality", cli_eval},
     {"bench", "measure prompt and decode speed", cli_bench},
+    {"calibrate", "collect the statistics that calibrated caches need", cli_calibrate},
     {"tokenize", "text to token ids and back", cli_tokenize},
     {"inspect", "what is in a model file", cli_inspect},
     {"methods", "the ways to store keys and values", cli_methods},

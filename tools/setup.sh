@@ -27,6 +27,8 @@ has_package() {
     libpcre2-dev) pkg-config --exists libpcre2-8 2>/dev/null ;;
     libutf8proc-dev) pkg-config --exists libutf8proc 2>/dev/null ;;
     libjansson-dev) pkg-config --exists jansson 2>/dev/null ;;
+    liblapacke-dev) pkg-config --exists lapacke 2>/dev/null ;;
+    libopenblas-serial-dev) pkg-config --exists openblas 2>/dev/null ;;
     libxxhash-dev) pkg-config --exists libxxhash 2>/dev/null ;;
     libedit-dev) pkg-config --exists libedit 2>/dev/null ;;
     *) dpkg_installed "$1" ;;
@@ -69,7 +71,7 @@ need_packages() {
 
 # shellcheck disable=SC2034
 build_packages=(gcc libc6-dev meson ninja-build pkg-config python3 libpcre2-dev libutf8proc-dev libjansson-dev libxxhash-dev
-    libedit-dev)
+    liblapacke-dev libopenblas-serial-dev libedit-dev)
 
 # What fetching needs, when there is something to fetch.
 fetch_packages() {

@@ -1,0 +1,78 @@
+#include "support/calibration.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/rng.h"
+
+/* Rows of I - 2 u u' and, when asked for, of (I - 2uu') diag(1/(1+i)) (I - 2uu'). */
+static void fill_square(float *to, const double *u, size_t d, bool moment)
+{
+    double across = 0; /* u' diag u */
+    for (size_t i = 0; i < d; i++)
+        across += u[i] * u[i] / (1 + (double)i);
+    for (size_t i = 0; i < d; i++)
+        for (size_t j = 0; j < d; j++) {
+            const double li = 1 / (1 + (double)i), lj = 1 / (1 + (double)j), same = i == j;
+            to[i * d + j] = (float)(moment ? same * li - 2 * u[i] * u[j] * (li + lj) + 4 * u[i] * u[j] * across
+                                           : same - 2 * u[i] * u[j]);
+        }
+}
+
+static void fill(vq_calibration *c, vq_statistic what, uint32_t layer, uint32_t head, const double *u, size_t d)
+{
+    float *to = vq_calibration_edit(c, what, layer, head);
+    const size_t n = vq_statistic_shape_of(vq_calibration_get_info(c), what).n_floats;
+    if (n == d * d && d > 1) {
+        fill_square(to, u, d, what != VQ_KEY_BASIS);
+        return;
+    }
+    for (size_t i = 0; i < d; i++)
+        switch (what) {
+        case VQ_KEY_SPECTRUM: to[i] = 1 / (1 + (float)i); break;
+        case VQ_KEY_LEAST:
+        case VQ_VALUE_LEAST: to[i] = -3; break;
+        case VQ_KEY_MOST:
+        case VQ_VALUE_MOST: to[i] = 3; break;
+        case VQ_QUERY_FILTER:
+        case VQ_QUERY_BEFORE_FILTER: to[i] = (float)u[i]; break;
+        default: to[i] = 0;
+        }
+}
+
+vq_calibration *toy_calibration(const vq_calibration_info *info, uint64_t seed)
+{
+    vq_calibration *c;
+    vq_error err;
+    const void *bytes;
+    size_t n_bytes;
+    if (vq_calibration_make(&c, info, &err) != VQ_OK) {
+        fprintf(stderr, "toy_calibration: %s\n", err.text);
+        abort();
+    }
+    vq_rng rng;
+    vq_rng_seed(&rng, seed);
+    for (int what = 0; what < VQ_N_STATISTICS; what++) {
+        const bool values = what >= VQ_VALUE_MEAN && what <= VQ_VALUE_MOST;
+        const size_t d = values ? info->d_v : info->d_k;
+        const uint32_t n_heads = vq_statistic_shape_of(info, (vq_statistic)what).n_heads;
+        for (uint32_t layer = 0; layer < info->n_layers; layer++)
+            for (uint32_t head = 0; head < n_heads; head++) {
+                double u[512], squares = 0;
+                vq_rng_seed(&rng, vq_hash64(seed, layer, head, values, 0));
+                for (size_t i = 0; i < d; i++) {
+                    u[i] = vq_rng_normal(&rng);
+                    squares += u[i] * u[i];
+                }
+                for (size_t i = 0; i < d; i++)
+                    u[i] /= sqrt(squares);
+                fill(c, (vq_statistic)what, layer, head, u, d);
+            }
+    }
+    if (vq_calibration_seal(c, &bytes, &n_bytes, &err) != VQ_OK) {
+        fprintf(stderr, "toy_calibration: %s\n", err.text);
+        abort();
+    }
+    return c;
+}

@@ -1,0 +1,11 @@
+/* Synthetic calibrations, for tests that need one of any shape. */
+#ifndef TESTS_SUPPORT_CALIBRATION_H
+#define TESTS_SUPPORT_CALIBRATION_H
+
+#include "formats/calibration.h"
+
+/* Consistent statistics: zero means, moments B' diag(1/(1 + i)) B with a random reflection B, bases in order.  Aborts
+ * when memory runs out. info->hash is ignored. */
+vq_calibration *toy_calibration(const vq_calibration_info *info, uint64_t seed);
+
+#endif
