@@ -33,7 +33,11 @@ typedef enum vq_type {
     VQ_TYPE_Q6_K = 14,
     VQ_TYPE_IQ4_NL = 20,
     VQ_TYPE_BF16 = 30,
-    VQ_N_TYPES = 40
+    /* Not of GGUF: rows of 2, 3, 4-bit codes in a rotated space.  No GGUF file may hold them. */
+    VQ_TYPE_VQ2 = 61,
+    VQ_TYPE_VQ3 = 62,
+    VQ_TYPE_VQ4 = 63,
+    VQ_N_TYPES = 64
 } vq_type;
 
 typedef enum vq_gguf_kind {

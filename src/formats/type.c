@@ -52,6 +52,9 @@ static const type_row types[VQ_N_TYPES] = {
     [37] = {.name = "IQ4_NL_4_8, removed from the format"},
     [38] = {.name = "IQ4_NL_8_8, removed from the format"},
     [39] = {.name = "MXFP4"},
+    [VQ_TYPE_VQ2] = {.name = "VQ2"},
+    [VQ_TYPE_VQ3] = {.name = "VQ3"},
+    [VQ_TYPE_VQ4] = {.name = "VQ4"},
 };
 
 static const type_row *row(uint32_t type)

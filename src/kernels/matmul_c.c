@@ -285,7 +285,7 @@ static void row_f32(const vq_matmul_part *part, const uint8_t *row, const uint8_
         float w[BLOCK] = {0}, x[BLOCK] = {0};
         weights_f32(part->w->type, w, row, b, len);
         for (uint32_t t = 0; t < n; t++) {
-            if (act->exact) {
+            if (act->kind == VQ_ACT_EXACT) {
                 const float *from = (const float *)(const void *)group + (size_t)b * BLOCK * n + t;
                 for (uint32_t i = 0; i < len; i++)
                     x[i] = from[(size_t)i * n];
@@ -308,7 +308,7 @@ static void row_f32(const vq_matmul_part *part, const uint8_t *row, const uint8_
 static void run(const vq_matmul_part *part, void *scratch)
 {
     const size_t row_bytes = vq_matmul_row_bytes(part->w->type, part->w->n_in);
-    const bool f32 = part->act->exact || vq_matmul_traits_of[part->w->type].floats;
+    const bool f32 = part->act->kind == VQ_ACT_EXACT || vq_matmul_traits_of[part->w->type].floats;
     (void)scratch;
     for (uint32_t r = part->row; r < part->row_end; r++) {
         const uint8_t *row = (const uint8_t *)part->w->data + r * row_bytes;

@@ -36,7 +36,7 @@ enum {
 typedef struct vq_matmul_traits {
     uint16_t block_len, block_bytes; /* 0: unknown type */
     uint8_t offset;                  /* codes are stored as q + offset >= 0 (128: as bytes of any sign) */
-    bool halves, minima, floats;
+    bool halves, minima, floats, packed;
 } vq_matmul_traits;
 
 extern const vq_matmul_traits vq_matmul_traits_of[VQ_N_TYPES];
@@ -49,8 +49,8 @@ extern const vq_matmul_traits vq_matmul_traits_of[VQ_N_TYPES];
  * where values past n_in are zeros.  (Negative, since that is what sums of codes with an offset start from.) */
 typedef struct vq_matmul_act {
     uint32_t n_in, n_blocks, n_tokens;
-    bool exact;
-    const uint8_t *groups;
+    vq_act kind;
+    const uint8_t *groups; /* VQ_ACT_ROWS: tokens, see matmul_packed.h */
 } vq_matmul_act;
 
 /* Part of a product: rows [row, row_end) times tokens [token, token_end).  Rows begin at a multiple of 32, tokens at a
@@ -76,10 +76,10 @@ extern const vq_matmul_tier vq_matmul_tier_c;
 extern const vq_matmul_tier vq_matmul_tier_avx2, vq_matmul_tier_avx512;
 #endif
 
-static inline size_t vq_matmul_group_bytes(uint32_t n_in, bool exact)
+static inline size_t vq_matmul_group_bytes(uint32_t n_in, vq_act kind)
 {
     const size_t n_blocks = n_in / VQ_MATMUL_BLOCK + (n_in % VQ_MATMUL_BLOCK != 0);
-    return VQ_MATMUL_GROUP * (exact ? n_in * sizeof(float) : n_blocks * VQ_MATMUL_TOKEN_BYTES);
+    return VQ_MATMUL_GROUP * (kind == VQ_ACT_EXACT ? n_in * sizeof(float) : n_blocks * VQ_MATMUL_TOKEN_BYTES);
 }
 
 /* The group that begins with this token, and how many tokens it has. */
@@ -87,7 +87,7 @@ static inline const uint8_t *vq_matmul_group(const vq_matmul_act *act, uint32_t 
 {
     const uint32_t left = act->n_tokens - token;
     *n = left < VQ_MATMUL_GROUP ? left : VQ_MATMUL_GROUP;
-    return act->groups + token / VQ_MATMUL_GROUP * vq_matmul_group_bytes(act->n_in, act->exact);
+    return act->groups + token / VQ_MATMUL_GROUP * vq_matmul_group_bytes(act->n_in, act->kind);
 }
 
 static inline size_t vq_matmul_row_bytes(vq_type type, uint32_t n_in)

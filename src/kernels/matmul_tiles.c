@@ -101,7 +101,7 @@ static void run_f32(const vq_tiling *tiling, const vq_matmul_part *part, uint8_t
             for (uint32_t t = part->token; t < part->token_end; t += GROUP, next_group(&l, &tile)) {
                 const uint8_t *group = vq_matmul_group(act, t, &tile.n_tokens);
                 tile.group = (const float *)(const void *)group + (size_t)i * tile.n_tokens;
-                if (!act->exact) {
+                if (act->kind != VQ_ACT_EXACT) {
                     expand(x, group, tile.n_tokens, i, tile.n);
                     tile.group = x;
                 }
@@ -142,7 +142,7 @@ static void run_int8(const vq_tiling *tiling, const vq_matmul_part *part, uint8_
 
 void vq_tiles_run(const vq_tiling *tiling, const vq_matmul_part *part, void *scratch)
 {
-    if (part->act->exact || vq_matmul_traits_of[part->w->type].floats)
+    if (part->act->kind == VQ_ACT_EXACT || vq_matmul_traits_of[part->w->type].floats)
         run_f32(tiling, part, scratch);
     else
         run_int8(tiling, part, scratch);

@@ -11,6 +11,18 @@
 
 static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
+static bool has_packed(const vq_model *m)
+{
+    bool any = vq_matmul_is_packed(m->output.type);
+    for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+        const vq_layer *w = &m->layers[i];
+        const vq_matrix *all[] = {&w->q, &w->k, &w->v, &w->o, &w->gate, &w->up, &w->down};
+        for (size_t j = 0; j < sizeof all / sizeof *all; j++)
+            any = any || vq_matmul_is_packed(all[j]->type);
+    }
+    return any;
+}
+
 static void layout(vq_arena *a, vq_forward *f)
 {
     const vq_hparams *hp = &f->model->hp;
@@ -18,8 +30,9 @@ static void layout(vq_arena *a, vq_forward *f)
     const uint32_t widths[] = {hp->n_embd, hp->n_heads * hp->d_v, hp->n_ff};
     size_t act_bytes = 0;
     for (int i = 0; i < 3; i++)
-        for (int exact = 0; exact < 2; exact++) /* also in int8 mode some inputs stay exact */
-            act_bytes = most(act_bytes, vq_matmul_act_bytes(widths[i], n_logits, exact));
+        for (int kind = VQ_ACT_BLOCKS; kind <= VQ_ACT_ROWS; kind++) /* also in int8 mode some inputs stay exact */
+            act_bytes = most(act_bytes, vq_matmul_act_bytes(widths[i], n_logits, (vq_act)kind));
+    f->widest = (uint32_t)most(most(widths[0], widths[1]), widths[2]);
 
     f->stream = vq_arena_take(a, n, hp->n_embd * sizeof *f->x);
     f->h = vq_arena_take(a, n_logits, hp->n_embd * sizeof *f->h);
@@ -32,6 +45,10 @@ static void layout(vq_arena *a, vq_forward *f)
     for (int rope = 0; rope < VQ_N_ROPES; rope++) {
         f->cos[rope] = vq_arena_take(a, n, hp->n_rot / 2 * sizeof(float));
         f->sin[rope] = vq_arena_take(a, n, hp->n_rot / 2 * sizeof(float));
+    }
+    if (has_packed(f->model)) {
+        f->rotated = vq_arena_take(a, n_logits, f->widest * sizeof *f->rotated);
+        f->turn_scratch = vq_arena_take(a, vq_pool_n_threads(f->pool), f->widest * sizeof *f->turn_scratch);
     }
     f->act = vq_arena_take(a, act_bytes, 1);
     f->scratch = vq_arena_take(a, vq_matmul_scratch_bytes(vq_pool_n_threads(f->pool)), 1);

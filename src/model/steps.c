@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "quant/rotation.h"
+
 /* Rows a task: a few microseconds of work, so that handing it out is noise. */
 enum { ROWS_A_TASK = 8 };
 
@@ -92,17 +94,61 @@ void vq_step_rope(vq_forward *f, float *x, vq_rope_kind rope, uint32_t n_heads)
     run_rows(f, (row_work){.rows = rope_rows, .out = x, .n_heads = n_heads, .rope = rope});
 }
 
-/* Matrices of f32, f16 and bf16 are multiplied in f32 anyway, so their input stays exact. */
+typedef struct rotate_work {
+    const vq_forward *f;
+    const vq_rotation *rotation;
+    const float *x;
+} rotate_work;
+
+static void rotate_row(void *arg, uint32_t i, uint32_t thread)
+{
+    const rotate_work *w = arg;
+    const size_t width = w->rotation->d;
+    float *row = w->f->rotated + i * width;
+    memcpy(row, w->x + i * width, width * sizeof *row);
+    vq_rotation_apply(w->rotation, row, w->f->turn_scratch + (size_t)thread * w->f->widest);
+}
+
+/* How the input of each product is prepared.  Matrices of f32, f16 and bf16 are multiplied in f32 anyway, so theirs
+ * stays exact; beside block types they take what those need. */
+static void choose_kinds(const vq_forward *f, vq_act *kinds, const vq_matmul_job *jobs, uint32_t n_jobs)
+{
+    bool blocks = false;
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        const bool packed = vq_matmul_is_packed(jobs[i].w->type), exact = vq_matmul_prefers_exact(jobs[i].w->type);
+        kinds[i] = f->exact || exact ? VQ_ACT_EXACT : packed ? VQ_ACT_ROWS : VQ_ACT_BLOCKS;
+        blocks = blocks || kinds[i] == VQ_ACT_BLOCKS;
+    }
+    for (uint32_t i = 0; i < n_jobs; i++)
+        if (blocks && kinds[i] == VQ_ACT_EXACT)
+            kinds[i] = VQ_ACT_BLOCKS;
+}
+
+/* Products of one input, which is rotated and prepared once for all matrices that agree in how. */
 static void products(vq_forward *f, const float *x, const vq_matmul_job *jobs, uint32_t n_jobs)
 {
+    vq_matmul_job now[VQ_MATMUL_JOBS];
+    vq_act kinds[VQ_MATMUL_JOBS];
+    bool done[VQ_MATMUL_JOBS] = {false};
     if (f->n == 0)
         return;
-    bool exact = true;
-    for (uint32_t i = 0; i < n_jobs; i++)
-        exact = exact && vq_matmul_prefers_exact(jobs[i].w->type);
-    exact = exact || f->exact;
-    vq_matmul_prepare(&f->kernels.matmul, f->pool, f->act, x, jobs[0].w->n_in, f->n, exact);
-    vq_matmul_many(&f->kernels.matmul, f->pool, jobs, n_jobs, f->act, f->n, exact, f->scratch);
+    choose_kinds(f, kinds, jobs, n_jobs);
+    for (uint32_t first = 0; first < n_jobs; first++) {
+        const vq_rotation *rotation = jobs[first].w->rotation;
+        uint32_t n_now = 0;
+        for (uint32_t i = first; i < n_jobs; i++)
+            if (!done[i] && jobs[i].w->rotation == rotation && kinds[i] == kinds[first]) {
+                now[n_now++] = jobs[i];
+                done[i] = true;
+            }
+        if (n_now == 0)
+            continue;
+        if (rotation)
+            vq_pool_run(f->n > 1 ? f->pool : NULL, f->n, rotate_row, &(rotate_work){f, rotation, x});
+        vq_matmul_prepare(&f->kernels.matmul, f->pool, f->act, rotation ? f->rotated : x, jobs[first].w->n_in, f->n,
+                          kinds[first]);
+        vq_matmul_many(&f->kernels.matmul, f->pool, now, n_now, f->act, f->n, kinds[first], f->scratch);
+    }
 }
 
 void vq_step_product(vq_forward *f, float *out, const float *x, const vq_matrix *w)

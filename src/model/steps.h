@@ -35,8 +35,11 @@ struct vq_forward {
     float *o;                                 /* [n_batch][n_heads][d_v] */
     float *gate, *up;                         /* [n_batch][n_ff] */
     float *cos[VQ_N_ROPES], *sin[VQ_N_ROPES]; /* [n_batch][n_rot / 2] */
-    void *act;                                /* the input of products, prepared */
-    void *scratch;                            /* of the products */
+    float *rotated;                           /* [n_batch][widest input] the input of packed matrices */
+    float *turn_scratch;                      /* [threads][widest input] of rotating it */
+    uint32_t widest;
+    void *act;     /* the input of products, prepared */
+    void *scratch; /* of the products */
 };
 
 /* out = x / rms(x) * weight, rows of `width` values */

@@ -21,7 +21,7 @@ typedef struct vq_rotation {
     const vq_codes_kernels *k;
 } vq_rotation;
 
-enum { VQ_ROTATION_MAX_D = 1 << 16, VQ_ROTATION_MAX_M = 512 };
+enum { VQ_ROTATION_MAX_D = 1 << 17, VQ_ROTATION_MAX_M = 512 };
 
 /* Takes the rotation's memory; runs twice, like every layout (base/arena.h). */
 void vq_rotation_layout(vq_rotation *r, vq_arena *arena, uint32_t d, bool haar);

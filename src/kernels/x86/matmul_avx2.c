@@ -250,7 +250,7 @@ static void run(const vq_matmul_part *part, void *scratch)
     };
     if (!vq_tiles_fit(part))
         vq_matmul_tier_c.run(part, scratch);
-    else if (part->act->n_tokens == 1 && !part->act->exact && ones[part->w->type])
+    else if (part->act->n_tokens == 1 && part->act->kind != VQ_ACT_EXACT && ones[part->w->type])
         ones[part->w->type](part);
     else
         vq_tiles_run(&tiling, part, scratch);
