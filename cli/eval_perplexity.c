@@ -9,6 +9,7 @@
 struct args {
     eval_args shared;
     uint32_t window, skip, n_windows, steps;
+    bool any_text;
 };
 
 #define AT(field) offsetof(struct args, field)
@@ -25,6 +26,8 @@ static const cli_option options[] = {
     {0, "steps", CLI_COUNT, AT(steps), "N",
      "with --reference none: also the perplexity of every N tokens of a window, to see whether it stays flat", 1,
      16777216},
+    {0, "any-text", CLI_FLAG, AT(any_text), NULL,
+     "do not refuse a text that repeats itself or on which the perplexity is below 2", 0, 0},
     {0, "json", CLI_TEXT, SHARED_AT(json), "FILE", "also write the results as JSON; '-': print them", 0, 0},
 };
 
@@ -62,7 +65,12 @@ struct job {
 static vq_windows window_of(const struct job *j, const eval_text *t, size_t i)
 {
     const uint32_t n = j->args->window;
-    return (vq_windows){.ids = t->ids + i * n, .n = n, .n_ctx = n, .skip = j->args->skip, .one_by_one = true};
+    return (vq_windows){.ids = t->ids + i * n,
+                        .n = n,
+                        .n_ctx = n,
+                        .skip = j->args->skip,
+                        .one_by_one = true,
+                        .any_text = j->args->any_text};
 }
 
 static int read_texts(struct job *j)

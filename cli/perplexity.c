@@ -14,6 +14,7 @@ enum { MOST_METHODS = CLI_MOST_TEXTS };
 struct args {
     cli_texts files, kv;
     uint32_t window, n_windows;
+    bool any_text;
     const char *skip, *reference;
     uint32_t min_tokens;
     bool json;
@@ -34,6 +35,8 @@ static const cli_option options[] = {
      "also run this cache method beside --kv, on the same tokens, and print the ratio of the perplexities, the KL "
      "divergence and how often both have the same likeliest token (default with several --kv: f16)",
      0, 0},
+    {0, "any-text", CLI_FLAG, AT(any_text), NULL,
+     "do not refuse a text that repeats itself or on which the perplexity is below 2", 0, 0},
     {0, "json", CLI_FLAG, AT(json), NULL, "print the results as JSON", 0, 0},
 };
 
@@ -129,6 +132,7 @@ static vq_windows windows_of(const struct job *j, size_t i)
                         .n = j->texts[i].n,
                         .n_ctx = j->args->window,
                         .skip = j->skip,
+                        .any_text = j->args->any_text,
                         .most = j->args->n_windows};
 }
 

@@ -17,6 +17,9 @@ typedef struct vq_windows {
      * a cache that drops tokens has to be judged by, since in one pass the first queries would still see rows that the
      * last ones make it drop.  Other caches give the same figures either way. */
     bool one_by_one;
+    /* By default a text that repeats itself, or on which the (reference) model's perplexity is below 2, is refused
+     * (VQ_ERR_VALUE): on a looped paragraph any cache looks perfect. */
+    bool any_text;
 } vq_windows;
 
 /* Windows and scored tokens of a text.  VQ_ERR_ARG, naming the numbers, when it fills no window or nothing is scored.
@@ -32,6 +35,10 @@ typedef struct vq_moments {
 VQ_API void vq_moments_add(vq_moments *m, double x);
 VQ_API void vq_moments_merge(vq_moments *m, const vq_moments *more);
 VQ_API double vq_moments_error(const vq_moments *m); /* standard error of the mean; 0 below two values */
+
+/* Share of the sequences of `gram` consecutive ids that are distinct, 0..1: near 1 for prose, low for text that loops;
+ * 1 when there are fewer than `gram` ids, NaN without memory. */
+VQ_API double vq_eval_distinct(const int32_t *ids, size_t n, uint32_t gram);
 
 /* Called after each scored token; false cancels. */
 typedef bool (*vq_eval_fn)(void *arg, size_t done, size_t all, double nll_of_token);

@@ -9,8 +9,8 @@
 
 #include "base/cpu.h"
 #include "base/status.h"
+#include "eval/repetition.h"
 #include "kernels/vec.h"
-#include "veloxquant/eval.h"
 
 /* BLOCK: logits whose exponentials are summed in float.  STEP: tokens that sessions take in turn. */
 enum { BLOCK = 1024, STEP = 64 };
@@ -132,6 +132,7 @@ vq_status vq_eval_perplexity(vq_session *s, const vq_windows *w, vq_eval_fn prog
     size_t n_windows, n_scored;
     VQ_TRY(vq_eval_count(w, &n_windows, &n_scored, err));
     VQ_TRY(check_room(s, w, err));
+    VQ_TRY(vq_windows_check_text(w, n_windows, err));
     int32_t *ids = malloc(w->n_ctx * sizeof *ids);
     if (!ids)
         return vq_fail(err, VQ_ERR_NOMEM, "no memory for a window of %u tokens", w->n_ctx);
@@ -155,6 +156,8 @@ vq_status vq_eval_perplexity(vq_session *s, const vq_windows *w, vq_eval_fn prog
             status = score_one_by_one(s, &c, first, err);
     }
     free(ids);
+    if (status == VQ_OK)
+        status = vq_windows_check_result(w, &c.nll, err);
     if (status == VQ_OK)
         vq_moments_merge(nll, &c.nll);
     return status;
@@ -268,6 +271,7 @@ vq_status vq_eval_compare(vq_session *reference, vq_session *const *tested, size
     size_t n_windows, n_scored;
     VQ_TRY(vq_eval_count(w, &n_windows, &n_scored, err));
     VQ_TRY(check_room(reference, w, err));
+    VQ_TRY(vq_windows_check_text(w, n_windows, err));
     const vq_model *model = vq_session_model(reference);
     const size_t n_vocab = vq_model_get_info(model)->n_vocab;
     if (n_tested == 0)
@@ -299,6 +303,8 @@ vq_status vq_eval_compare(vq_session *reference, vq_session *const *tested, size
         window_ids(w, i, vq_model_tokenizer(model), ids);
         status = compare_window(&call, ids, w->n_ctx, err);
     }
+    if (status == VQ_OK)
+        status = vq_windows_check_result(w, &call.sums[0].reference_nll, err);
     for (size_t i = 0; i < n_tested && status == VQ_OK; i++)
         merge(&out[i], &call.sums[i]);
     free(ids);

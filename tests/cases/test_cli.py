@@ -319,6 +319,13 @@ def texts():
     r = run(*words, "--kv", "f16", "--kv", "int8")
     case("several --kv: a line each", r.status == 0 and b"\nint8 " in r.out and b"reference" in r.out, (r.out, r.err))
     fails("several --kv with --kv-keys", words + ["--kv", "f16", "--kv", "int8", "--kv-keys", "f32"], 2, "KEYS+VALUES")
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", delete=False) as f:
+        looped = f.name
+        f.write("Twice two is four, and four is two and two. " * 200)
+    fails("a looped text", ["perplexity", "-m", BASE, "-f", looped, "-c", "64"], 1, "repeats itself")
+    r = run("perplexity", "-m", BASE, "-f", looped, "-c", "64", "--windows", "2", "--any-text")
+    case("a looped text with --any-text", r.status == 0, r)
+    os.unlink(looped)
     fails("text shorter than a window", ["perplexity", "-m", BASE, "-f", __file__, "-c", "1000000"], 1, "one window takes 1000000")
     fails("--skip leaves nothing", ["perplexity", "-m", BASE, "-f", __file__, "-c", "16", "--skip", "16"], 2,
           "must be 0 to 15")

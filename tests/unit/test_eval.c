@@ -233,13 +233,42 @@ static void speed(void **state)
     vq_model_close(m);
 }
 
+/* A paragraph again and again: what once gave a perplexity of 1.24. */
+static void looped_texts_are_refused(void **state)
+{
+    (void)state;
+    int32_t looped[N];
+    for (int i = 0; i < N; i++)
+        looped[i] = ids[i % 40];
+    assert_near(vq_eval_distinct(looped, N, 8), 40.0 / (N - 7), 1e-12, "distinct sequences");
+    assert_near(vq_eval_distinct(looped, 4, 8), 1, 0, "fewer than one sequence");
+    toy_params p;
+    toy_params_init(&p, TOY_QWEN2);
+    vq_model *m = toy_open(&p);
+    vq_session *a = open_session(m, "f32"), *b = open_session(m, "bf16");
+    vq_windows w = {.ids = looped, .n = N, .n_ctx = WINDOW, .skip = 11};
+    vq_moments nll = {0};
+    vq_comparison c = {0};
+    vq_error err;
+    assert_int_equal(vq_eval_perplexity(a, &w, NULL, NULL, &nll, &err), VQ_ERR_VALUE);
+    assert_non_null(strstr(err.text, "repeats itself"));
+    assert_int_equal(vq_eval_compare(a, &b, 1, &w, NULL, NULL, &c, &err), VQ_ERR_VALUE);
+    assert_int_equal(nll.n + c.nll.n, 0);
+    w.any_text = true;
+    assert_int_equal(vq_eval_perplexity(a, &w, NULL, NULL, &nll, &err), VQ_OK);
+    vq_session_close(a);
+    vq_session_close(b);
+    vq_model_close(m);
+}
+
 int main(void)
 {
     vq_rng rng;
     vq_rng_seed(&rng, 21);
     for (size_t i = 0; i < N; i++)
         ids[i] = (int32_t)(3 + vq_rng_next(&rng) % 250);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(moments), cmocka_unit_test(against_formulas),
-                                       cmocka_unit_test(windows_and_progress), cmocka_unit_test(speed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(looped_texts_are_refused), cmocka_unit_test(moments),
+                                       cmocka_unit_test(against_formulas), cmocka_unit_test(windows_and_progress),
+                                       cmocka_unit_test(speed)};
     return cmocka_run_group_tests_name("eval", tests, NULL, NULL);
 }
