@@ -55,9 +55,12 @@ uint64_t vq_kv_exact_live(const vq_kv_layer *l, uint32_t head, uint32_t first, u
 
 void vq_kv_page_give(vq_kv *kv, const vq_kv_layer *l, vq_kv_page *page)
 {
-    vq_store_give(&kv->store, l->page_class, page->bytes);
+    uint32_t area = l->first_area;
+    while (!vq_store_has(&kv->store, area, page->bytes))
+        area++;
+    vq_store_give(&kv->store, area, page->bytes);
     if (page->offsets)
-        vq_store_give(&kv->store, kv->offset_class, page->offsets);
+        vq_store_give(&kv->store, kv->offset_area, page->offsets);
     *page = (vq_kv_page){0};
 }
 
@@ -207,7 +210,7 @@ static vq_status take_pages(append_job *job, vq_error *err)
             if (h->n_pages == l->page_room) /* a loaded cache may have many pages of few rows */
                 status = vq_fail(err, VQ_ERR_FULL, "no room for another page after %u", h->n_pages);
             else
-                page.bytes = vq_store_take(&kv->store, l->page_class, err);
+                page.bytes = vq_store_take(&kv->store, l->first_area + i, err);
             if (status == VQ_OK && !page.bytes)
                 status = VQ_ERR_NOMEM;
             if (status != VQ_OK)
@@ -373,7 +376,7 @@ void vq_kv_clear(vq_kv *kv)
         for (uint32_t h = 0; h < kv->n_kv_heads; h++)
             l->heads[h].n_pages = l->heads[h].first_index = 0;
     }
-    vq_store_release(&kv->store);
+    vq_store_give_all(&kv->store);
 }
 
 uint32_t vq_kv_n_rows(const vq_kv *kv, uint32_t layer) { return layer < kv->n_layers ? kv->layers[layer].n_rows : 0; }

@@ -358,7 +358,7 @@ static vq_status check_mask(reader *r, uint32_t n)
 
 /* Room that a file's rows need. */
 typedef struct file_sizes {
-    uint32_t *n_pages; /* [n_layers], over the heads */
+    uint32_t *n_pages; /* [n_layers][n_kv_heads] */
     size_t n_offsets;
 } file_sizes;
 
@@ -393,7 +393,7 @@ static vq_status check_heads(reader *r, const vq_kv *kv, const vq_kv_layer *laye
 {
     for (uint32_t i = 0; i < kv->n_layers && !r->c.bad; i++)
         for (uint32_t h = 0; h < kv->n_kv_heads && !r->c.bad; h++)
-            VQ_TRY(check_head(r, kv, &layers[i], &sizes->n_pages[i], &sizes->n_offsets));
+            VQ_TRY(check_head(r, kv, &layers[i], &sizes->n_pages[i * kv->n_kv_heads + h], &sizes->n_offsets));
     return VQ_OK;
 }
 
@@ -497,12 +497,12 @@ static void read_head(reader *r, const vq_kv *kv, const vq_kv_layer *l, uint32_t
 
 static vq_status take(taken *t, vq_store *store, const vq_kv *kv, const file_sizes *sizes, vq_error *err)
 {
-    for (uint32_t i = 0; i < kv->n_layers; i++)
+    for (uint32_t i = 0; i < kv->n_layers * kv->n_kv_heads; i++) /* an area a head */
         for (uint32_t n = 0; n < sizes->n_pages[i]; n++)
-            if (!(t->pages[t->n_pages++] = vq_store_take(store, kv->layers[i].page_class, err)))
+            if (!(t->pages[t->n_pages++] = vq_store_take(store, i, err)))
                 return VQ_ERR_NOMEM;
     while (t->n_offsets < sizes->n_offsets)
-        if (!(t->offsets[t->n_offsets++] = vq_store_take(store, kv->offset_class, err)))
+        if (!(t->offsets[t->n_offsets++] = vq_store_take(store, kv->offset_area, err)))
             return VQ_ERR_NOMEM;
     return VQ_OK;
 }
@@ -511,24 +511,17 @@ static vq_status take(taken *t, vq_store *store, const vq_kv *kv, const file_siz
 static vq_status replace(reader *r, vq_kv *kv, const vq_kv_layer *layers, const file_sizes *sizes)
 {
     size_t n_pages = 0;
-    for (uint32_t i = 0; i < kv->n_layers; i++)
+    for (uint32_t i = 0; i < kv->n_layers * kv->n_kv_heads; i++)
         n_pages += sizes->n_pages[i];
-    vq_store fresh = {.n_classes = kv->store.n_classes};
-    vq_store_class *classes = calloc(fresh.n_classes, sizeof *classes);
+    vq_store fresh = {0};
     unsigned char **list = calloc(n_pages + sizes->n_offsets + 1, sizeof *list);
-    fresh.classes = classes;
     taken t = {.pages = list, .offsets = list + n_pages};
-    vq_status status = VQ_OK;
-    if (!classes || !list)
-        status = vq_fail(r->err, VQ_ERR_NOMEM, "%s: no memory to load %zu pages", r->name, n_pages);
-    for (uint32_t i = 0; status == VQ_OK && i < fresh.n_classes; i++)
-        classes[i].n_bytes = kv->store.classes[i].n_bytes;
+    vq_status status = list ? vq_store_open_like(&fresh, &kv->store, r->err)
+                            : vq_fail(r->err, VQ_ERR_NOMEM, "%s: no memory to load %zu pages", r->name, n_pages);
     if (status == VQ_OK)
         status = take(&t, &fresh, kv, sizes, r->err);
     if (status == VQ_OK) {
-        vq_store_release(&kv->store);
-        memcpy(kv->store.classes, classes, fresh.n_classes * sizeof *classes);
-        fresh.classes = kv->store.classes;
+        vq_store_close(&kv->store);
         kv->store = fresh;
         kv->pending = VQ_NO_LAYER;
         t.n_pages = t.n_offsets = 0;
@@ -537,10 +530,9 @@ static vq_status replace(reader *r, vq_kv *kv, const vq_kv_layer *layers, const 
             for (uint32_t h = 0; h < kv->n_kv_heads; h++)
                 read_head(r, kv, &kv->layers[i], h, &t);
         }
-    } else if (classes) {
-        vq_store_release(&fresh);
+    } else {
+        vq_store_close(&fresh);
     }
-    free(classes);
     free(list);
     return status;
 }
@@ -549,7 +541,7 @@ vq_status vq_kv_restore(vq_kv *kv, const char *name, const void *bytes, size_t n
 {
     reader r = {.name = name, .c = vq_cursor_make(bytes, n_bytes), .err = err};
     vq_kv_layer *layers = calloc(kv->n_layers, sizeof *layers);
-    file_sizes sizes = {.n_pages = calloc(kv->n_layers, sizeof *sizes.n_pages)};
+    file_sizes sizes = {.n_pages = calloc((size_t)kv->n_layers * kv->n_kv_heads, sizeof *sizes.n_pages)};
     vq_status status = VQ_OK;
     if (!layers || !sizes.n_pages)
         status = vq_fail(err, VQ_ERR_NOMEM, "%s: no memory for %u layers", name, kv->n_layers);

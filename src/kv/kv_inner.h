@@ -50,7 +50,7 @@ typedef struct vq_kv_layer {
     uint32_t exact_room, page_room;
     size_t value_at, page_bytes;
     vq_page_bytes split; /* of keys and values together; page_bytes has padding on top */
-    uint32_t page_class;
+    uint32_t first_area; /* of the store: one a head */
     uint32_t first_pos;
     uint32_t n_rows;
     uint32_t n_settled;              /* rows before the pending ones */
@@ -85,7 +85,7 @@ struct vq_kv {
     void *rows_block;                    /* page tables, exact rows and scratch: one mapping */
     size_t n_rows_bytes, n_struct_bytes; /* of that mapping and of the one that begins with this struct */
     size_t n_shared;                     /* codecs' own */
-    uint32_t offset_class;               /* of the store: the offsets of a page */
+    uint32_t offset_area;                /* of the store: offsets of pages */
 
     uint32_t pending;                 /* layer of the newest append, or VQ_NO_LAYER */
     unsigned char *stage_k, *stage_v; /* [n_kv_heads][n_batch][d], exact: rows from n_settled on */

@@ -209,14 +209,12 @@ static vq_kv *lay_out_structs(vq_arena *arena, const vq_kv_params *p)
     vq_kv_layer *layers = vq_arena_take(arena, p->n_layers, sizeof *layers);
     vq_kv_head *heads = vq_arena_take(arena, product(arena, p->n_layers, p->n_kv_heads), sizeof *heads);
     vq_kv_scratch *scratch = vq_arena_take(arena, vq_pool_n_threads(p->pool), sizeof *scratch);
-    vq_store_class *classes = vq_arena_take(arena, p->n_layers + 1, sizeof *classes);
     if (!kv)
         return NULL;
     kv->layers = layers;
     for (uint32_t i = 0; i < p->n_layers; i++)
         layers[i].heads = heads + (size_t)i * p->n_kv_heads;
     kv->scratch = scratch;
-    kv->store.classes = classes;
     return kv;
 }
 
@@ -268,13 +266,27 @@ static vq_status map_arena(vq_arena *arena, size_t *n_bytes, vq_error *err)
     return VQ_OK;
 }
 
-static void assign_class(vq_kv *kv, vq_kv_layer *l)
+/* An area for each head, with two pages more than its table can name: one may be taken before another is given back.
+ * And one for the offsets of all pages. */
+static vq_status open_store(vq_kv *kv, vq_error *err)
 {
-    vq_store *store = &kv->store;
-    for (l->page_class = 0; l->page_class < store->n_classes; l->page_class++)
-        if (store->classes[l->page_class].n_bytes == l->page_bytes)
-            return;
-    store->classes[store->n_classes++].n_bytes = l->page_bytes;
+    kv->offset_area = kv->n_layers * kv->n_kv_heads;
+    VQ_TRY(vq_store_open(&kv->store, kv->offset_area + 1, err));
+    vq_store_area *offsets = &kv->store.areas[kv->offset_area];
+    offsets->page_bytes = align64(VQ_PAGE_ROWS * sizeof(uint16_t));
+    uint64_t n_all = 0;
+    for (uint32_t i = 0; i < kv->n_layers; i++) {
+        vq_kv_layer *l = &kv->layers[i];
+        l->first_area = i * kv->n_kv_heads;
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
+            vq_store_area *area = &kv->store.areas[l->first_area + h];
+            area->page_bytes = l->page_bytes;
+            area->n_pages = l->page_room + 2;
+            n_all += area->n_pages;
+        }
+    }
+    offsets->n_pages = (uint32_t)(n_all < UINT32_MAX ? n_all : UINT32_MAX);
+    return vq_store_reserve(&kv->store, err);
 }
 
 static vq_status build(vq_kv *kv, const vq_kv_params *p, vq_error *err)
@@ -311,16 +323,13 @@ static vq_status build(vq_kv *kv, const vq_kv_params *p, vq_error *err)
             VQ_TRY(create_side(&l->heads[h].v, kv, &l->values, i, h, false, err));
         }
         VQ_TRY(shape_layer(kv, l, err));
-        assign_class(kv, l);
         l->coded_end = l->coded_floor = l->exact_first = l->sinks;
         /* Sinks, blocks of pages (one more where the first is cut by the window), exact rows. */
         const size_t n_segments = l->page_room / VQ_SEGMENT_PAGES + 4;
         most_segments = n_segments > most_segments ? n_segments : most_segments;
     }
     kv->part_room = kv->n_heads * most_segments;
-    kv->offset_class = kv->store.n_classes;
-    kv->store.classes[kv->store.n_classes++].n_bytes = align64(VQ_PAGE_ROWS * sizeof(uint16_t));
-
+    VQ_TRY(open_store(kv, err));
     vq_arena arena = {0};
     lay_out_rows(&arena, kv);
     VQ_TRY(map_arena(&arena, &kv->n_rows_bytes, err));
@@ -359,7 +368,7 @@ void vq_kv_close(vq_kv *kv)
                 if (sides[j]->state)
                     sides[j]->codec->destroy(sides[j]->state);
         }
-    vq_store_release(&kv->store);
+    vq_store_close(&kv->store);
     vq_store_unmap(kv->rows_block, kv->n_rows_bytes);
     vq_store_unmap(kv, kv->n_struct_bytes);
 }
