@@ -264,7 +264,8 @@ static void print_totals(const vq_gguf *g)
 static void print_all(const vq_gguf *g, const vq_model *model, const vq_error *model_error, bool tensors)
 {
     char bytes[16];
-    printf("%s: GGUF version %u, %s\n", vq_gguf_path(g), vq_gguf_version(g), cli_bytes(vq_gguf_file_bytes(g), bytes));
+    printf("%s: %s version %u, %s\n", vq_gguf_path(g), vq_gguf_is_reservoir(g) ? "reservoir" : "GGUF",
+           vq_gguf_version(g), cli_bytes(vq_gguf_file_bytes(g), bytes));
     puts("\nmodel:");
     if (model)
         print_model(model);
@@ -342,7 +343,8 @@ static int print_json(const vq_gguf *g, const vq_model *model, const vq_error *m
     const struct totals sum = add_up(g);
     json_t *all = json_object();
     json_object_set_new(all, "file", json_string(vq_gguf_path(g)));
-    json_object_set_new(all, "gguf_version", json_integer(vq_gguf_version(g)));
+    json_object_set_new(all, vq_gguf_is_reservoir(g) ? "reservoir_version" : "gguf_version",
+                        json_integer(vq_gguf_version(g)));
     json_object_set_new(all, "file_bytes", json_integer((json_int_t)vq_gguf_file_bytes(g)));
     json_object_set_new(all, "model", model ? json_of_model(model) : json_null());
     if (!model)
@@ -382,17 +384,18 @@ int cli_inspect(int argc, char **argv)
 {
     struct args a = {0};
     const cli_group groups[] = {{"Options", options, sizeof options / sizeof options[0], &a}};
-    const cli_page page = {"inspect",
-                           "MODEL [options]",
-                           "Prints what is in a GGUF file: the model, its metadata (long arrays and strings "
-                           "shortened), its tensors with types, shapes (the first number varies fastest) and bytes, "
-                           "and the bits a weight takes. The file is checked as for running; what cannot be run is "
-                           "shown all the same, with the reason.",
-                           groups,
-                           1,
-                           ending,
-                           0,
-                           1};
+    const cli_page page = {
+        "inspect",
+        "MODEL [options]",
+        "Prints what is in a model file, GGUF or reservoir: the model, its metadata (long arrays and strings "
+        "shortened), its tensors with types, shapes (the first number varies fastest) and bytes, "
+        "and the bits a weight takes. The file is checked as for running; what cannot be run is "
+        "shown all the same, with the reason.",
+        groups,
+        1,
+        ending,
+        0,
+        1};
     size_t n_operands;
     int status;
     if (!cli_parse(&page, argc, argv, &n_operands, &status))

@@ -1,13 +1,15 @@
-/* Reading GGUF model files (versions 2 and 3, little-endian).
+/* Reading model files: GGUF (versions 2 and 3, little-endian) and reservoirs (reservoir.h), told apart by their first
+ * bytes.
  *
  * The file is mapped and checked once, here: every count, length, offset, type, name and alignment.  What the accessors
  * return points into the map or into the object and lives until vq_gguf_close.  A model that is split into several
  * files is refused (VQ_ERR_SPLIT).
  *
- * The map is shared and private copies are not made: a file that another process makes shorter while it is open raises
- * SIGBUS in the thread that reads the lost part.  The library installs no handler; a program that wants a message
- * instead of a plain end of the process installs one (the `veloxquant` program does).  Replace model files by renaming
- * a new file into place, which leaves open maps whole. */
+ * The map is shared and private copies are not made: a file that another process makes shorter while it is open is
+ * noticed before the next pass through the model, which fails with VQ_ERR_TRUNCATED.  What is cut off in the middle of
+ * a pass raises SIGBUS in the thread that reads the lost part: the library installs no handler; a program that wants a
+ * message instead of a plain end of the process installs one (the `veloxquant` program does).  Replace model files by
+ * renaming a new file into place, which leaves open maps whole. */
 #ifndef VELOXQUANT_GGUF_H
 #define VELOXQUANT_GGUF_H
 
@@ -91,6 +93,9 @@ VQ_API vq_status vq_gguf_open_memory(vq_gguf **out, const char *name, const void
 VQ_API void vq_gguf_close(vq_gguf *gguf);
 
 VQ_API const char *vq_gguf_path(const vq_gguf *gguf);
+VQ_API bool vq_gguf_is_reservoir(const vq_gguf *gguf);
+/* VQ_ERR_TRUNCATED when the file is shorter now than when it was opened. */
+VQ_API vq_status vq_gguf_check_whole(const vq_gguf *gguf, vq_error *err);
 VQ_API uint32_t vq_gguf_version(const vq_gguf *gguf);
 VQ_API uint64_t vq_gguf_file_bytes(const vq_gguf *gguf);
 VQ_API uint32_t vq_gguf_alignment(const vq_gguf *gguf);
@@ -108,10 +113,12 @@ VQ_API vq_status vq_gguf_get_f32(const vq_gguf *gguf, const char *key, float *ou
 VQ_API vq_status vq_gguf_get_bool(const vq_gguf *gguf, const char *key, bool *out, vq_error *err);
 VQ_API vq_status vq_gguf_get_str(const vq_gguf *gguf, const char *key, vq_str *out, vq_error *err);
 
-/* "Q4_K"; "?" for a number that is no type. */
+/* "Q4_K", "VQ3"; "?" for a number that is no type. */
 VQ_API const char *vq_type_name(vq_type type);
-VQ_API bool vq_type_known(uint32_t type);        /* one that this library reads */
-VQ_API uint32_t vq_type_block_len(vq_type type); /* values in a block */
+VQ_API vq_type vq_type_find(const char *name);     /* VQ_N_TYPES when no type that is read has this name */
+VQ_API uint32_t vq_type_packed_bits(vq_type type); /* 2, 3, 4 for VQ_TYPE_VQ*, else 0 */
+VQ_API bool vq_type_known(uint32_t type);          /* one that this library reads from GGUF files */
+VQ_API uint32_t vq_type_block_len(vq_type type);   /* values in a block */
 VQ_API uint32_t vq_type_block_bytes(vq_type type);
 VQ_API size_t vq_type_row_bytes(vq_type type, uint64_t n); /* n is a multiple of the block length */
 

@@ -41,8 +41,19 @@ vq_status vq_file_map_open(vq_file_map *out, const char *path, vq_error *err)
         }
         *out = (vq_file_map){.bytes = p, .n_bytes = (size_t)st.st_size};
     }
-    close(fd);
+    out->fd_plus_1 = fd + 1;
     return VQ_OK;
+}
+
+vq_status vq_file_map_check(const vq_file_map *map, const char *path, vq_error *err)
+{
+    struct stat st;
+    if (!map->fd_plus_1 || fstat(map->fd_plus_1 - 1, &st) || (uint64_t)st.st_size >= map->n_bytes)
+        return VQ_OK;
+    return vq_fail(err, VQ_ERR_TRUNCATED,
+                   "%s: has %lld bytes now, had %zu when it was opened: it was cut while in use; replace such files by "
+                   "renaming a new one into place",
+                   path, (long long)st.st_size, map->n_bytes);
 }
 
 void vq_file_map_close(vq_file_map *map)
@@ -51,6 +62,8 @@ void vq_file_map_close(vq_file_map *map)
         return;
     if (map->bytes)
         munmap((void *)(uintptr_t)map->bytes, map->n_bytes);
+    if (map->fd_plus_1)
+        close(map->fd_plus_1 - 1);
     *map = (vq_file_map){0};
 }
 
@@ -58,10 +71,11 @@ enum { BUFFER_BYTES = 1 << 18 };
 
 struct vq_file_writer {
     int fd;
-    bool failed; /* a write did not arrive: there must not be a file with a hole */
-    bool direct; /* the target is a device or pipe: written in place, there is nothing to rename */
-    char *path;  /* the target, symbolic links resolved */
-    char *temp;  /* what is written until commit */
+    bool failed;        /* a write did not arrive: there must not be a file with a hole */
+    bool direct;        /* the target is a device or pipe: written in place, there is nothing to rename */
+    char *path;         /* the target, symbolic links resolved */
+    char *temp;         /* what is written until commit */
+    uint64_t n_written; /* held ones included */
     size_t n_held;
     unsigned char held[BUFFER_BYTES];
 };
@@ -138,6 +152,7 @@ static vq_status flush(vq_file_writer *w, vq_error *err)
 
 vq_status vq_file_writer_write(vq_file_writer *w, const void *bytes, size_t n_bytes, vq_error *err)
 {
+    w->n_written += n_bytes;
     if (n_bytes > BUFFER_BYTES - w->n_held) {
         VQ_TRY(flush(w, err));
         if (n_bytes >= BUFFER_BYTES)
@@ -148,6 +163,25 @@ vq_status vq_file_writer_write(vq_file_writer *w, const void *bytes, size_t n_by
     w->n_held += n_bytes;
     return VQ_OK;
 }
+
+vq_status vq_file_writer_patch(vq_file_writer *w, uint64_t at, const void *bytes, size_t n_bytes, vq_error *err)
+{
+    VQ_TRY(flush(w, err));
+    for (size_t done = 0; done < n_bytes;) {
+        const ssize_t n = pwrite(w->fd, (const char *)bytes + done, n_bytes - done, (off_t)(at + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            w->failed = true;
+            return vq_fail(err, VQ_ERR_IO, "%s: cannot write %zu bytes at %llu: %m", w->path, n_bytes,
+                           (unsigned long long)at);
+        }
+        done += (size_t)n;
+    }
+    return VQ_OK;
+}
+
+uint64_t vq_file_writer_offset(const vq_file_writer *w) { return w->n_written; }
 
 /* The name itself must reach the disk too. Best effort: some file systems refuse to sync a folder. */
 static void sync_folder(char *path)

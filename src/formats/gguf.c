@@ -1,10 +1,11 @@
-/* Open GGUF files: lookup and typed reads.  The bytes are checked in gguf_parse.c. */
+/* Open model files: lookup and typed reads.  The bytes are checked in gguf_parse.c and reservoir_parse.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
 #include "formats/gguf_object.h"
+#include "formats/reservoir.h"
 
 static vq_status open_bytes(vq_gguf **out, const char *path, vq_file_map map, const void *bytes, size_t n_bytes,
                             vq_error *err)
@@ -19,7 +20,8 @@ static vq_status open_bytes(vq_gguf **out, const char *path, vq_file_map map, co
     }
     *g = (vq_gguf){.path = copy, .map = map, .bytes = bytes, .n_bytes = n_bytes};
 
-    const vq_status status = vq_gguf_parse(g, err);
+    const bool reservoir = n_bytes >= 8 && memcmp(bytes, VQ_RESERVOIR_MAGIC, 8) == 0;
+    const vq_status status = reservoir ? vq_reservoir_parse(g, err) : vq_gguf_parse(g, err);
     if (status != VQ_OK) {
         vq_fail_prefix(err, status, "%s", path);
         vq_gguf_close(g);
@@ -61,12 +63,17 @@ void vq_gguf_close(vq_gguf *g)
     free(g->keys);
     free(g->tensors);
     free(g->names);
+    vq_reservoir_free(g->reservoir);
     vq_file_map_close(&g->map);
     free(g->path);
     free(g);
 }
 
 const char *vq_gguf_path(const vq_gguf *g) { return g->path; }
+
+bool vq_gguf_is_reservoir(const vq_gguf *g) { return g->reservoir != NULL; }
+
+vq_status vq_gguf_check_whole(const vq_gguf *g, vq_error *err) { return vq_file_map_check(&g->map, g->path, err); }
 
 uint32_t vq_gguf_version(const vq_gguf *g) { return g->version; }
 

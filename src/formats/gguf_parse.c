@@ -178,7 +178,7 @@ static int compare(const void *a, const void *b)
     return vq_gguf_compare_names(x->name, y->name);
 }
 
-static vq_status sort_names(gguf_name *names, uint64_t n, const char *what, vq_error *err)
+vq_status vq_gguf_sort_names(gguf_name *names, uint64_t n, const char *what, vq_error *err)
 {
     if (n)
         qsort(names, n, sizeof *names, compare);
@@ -189,8 +189,20 @@ static vq_status sort_names(gguf_name *names, uint64_t n, const char *what, vq_e
     return VQ_OK;
 }
 
-static vq_status read_values(vq_gguf *g, vq_cursor *c, uint64_t n, vq_error *err)
+static vq_status check_count(uint64_t n, uint64_t most, uint64_t each, uint64_t left, const char *what, vq_error *err)
 {
+    if (n > most)
+        return vq_fail(err, VQ_ERR_LIMIT, "%llu %s, at most %llu are read", (ull)n, what, (ull)most);
+    if (n * each > left)
+        return vq_fail(err, VQ_ERR_TRUNCATED, "%llu %s of at least %llu bytes each, %llu bytes are left in the file",
+                       (ull)n, what, (ull)each, (ull)left);
+    return VQ_OK;
+}
+
+vq_status vq_gguf_parse_values(vq_gguf *g, vq_cursor *c, uint64_t n, vq_error *err)
+{
+    VQ_TRY(check_count(n, MAX_VALUES, MIN_VALUE_BYTES, vq_cursor_left(c), "keys", err));
+    g->metadata = c->at;
     if (!n)
         return VQ_OK;
     g->values = calloc(n, sizeof *g->values);
@@ -204,7 +216,8 @@ static vq_status read_values(vq_gguf *g, vq_cursor *c, uint64_t n, vq_error *err
         VQ_TRY(read_value(c, &g->values[i], &g->strings[i], err));
         g->keys[i] = (gguf_name){g->values[i].key, i};
     }
-    return sort_names(g->keys, n, "key", err);
+    g->n_metadata_bytes = (uint64_t)(c->at - g->metadata);
+    return vq_gguf_sort_names(g->keys, n, "key", err);
 }
 
 /* ---- what the keys say about the file itself ---- */
@@ -276,8 +289,7 @@ static vq_status read_dims(vq_cursor *c, vq_tensor *t, vq_error *err)
     return VQ_OK;
 }
 
-/* n_bytes from type and dims. */
-static vq_status measure_tensor(vq_tensor *t, vq_error *err)
+vq_status vq_gguf_measure_tensor(vq_tensor *t, vq_error *err)
 {
     const int n_name = shown(t->name);
     uint64_t n_rows = 1, n_values;
@@ -311,7 +323,7 @@ static vq_status read_tensor(vq_cursor *c, uint64_t index, vq_tensor *t, uint64_
         return vq_fail(err, VQ_ERR_TYPE, "tensor '%.*s' has type %u (%s), which this library does not read", n_name,
                        t->name.at, type, vq_type_name((vq_type)type));
     t->type = (vq_type)type;
-    return measure_tensor(t, err);
+    return vq_gguf_measure_tensor(t, err);
 }
 
 typedef struct data_range {
@@ -324,14 +336,36 @@ static int compare_ranges(const void *a, const void *b)
     return (x->from > y->from) - (x->from < y->from);
 }
 
-/* Offsets to pointers, once all records are read and the start of the data is known.  ranges [n_tensors]: .from holds
- * the offsets. */
-static vq_status place_tensors(vq_gguf *g, uint64_t start, data_range *ranges, vq_error *err)
+vq_status vq_gguf_check_overlap(const vq_gguf *g, const uint64_t *offsets, vq_error *err)
+{
+    if (!g->n_tensors)
+        return VQ_OK;
+    data_range *ranges = calloc(g->n_tensors, sizeof *ranges);
+    if (!ranges)
+        return vq_fail(err, VQ_ERR_NOMEM, "no memory for %llu tensors", (ull)g->n_tensors);
+    for (uint64_t i = 0; i < g->n_tensors; i++)
+        ranges[i] = (data_range){offsets[i], i};
+    qsort(ranges, g->n_tensors, sizeof *ranges, compare_ranges);
+    vq_status status = VQ_OK;
+    for (uint64_t i = 1; status == VQ_OK && i < g->n_tensors; i++) {
+        const vq_tensor *a = &g->tensors[ranges[i - 1].index], *b = &g->tensors[ranges[i].index];
+        if (ranges[i - 1].from + a->n_bytes > ranges[i].from)
+            status = vq_fail(err, VQ_ERR_OVERLAP,
+                             "tensors '%.*s' (offset %llu, %llu bytes) and '%.*s' (offset %llu) overlap",
+                             shown(a->name), a->name.at, (ull)ranges[i - 1].from, (ull)a->n_bytes, shown(b->name),
+                             b->name.at, (ull)ranges[i].from);
+    }
+    free(ranges);
+    return status;
+}
+
+/* Offsets to pointers, once all records are read and the start of the data is known. */
+static vq_status place_tensors(vq_gguf *g, uint64_t start, const uint64_t *offsets, vq_error *err)
 {
     const uint64_t room = g->n_bytes > start ? g->n_bytes - start : 0;
     for (uint64_t i = 0; i < g->n_tensors; i++) {
         vq_tensor *t = &g->tensors[i];
-        const uint64_t offset = ranges[i].from;
+        const uint64_t offset = offsets[i];
         const int n_name = shown(t->name);
         if (offset % g->alignment)
             return vq_fail(err, VQ_ERR_ALIGN, "tensor '%.*s': offset %llu is no multiple of the alignment %u", n_name,
@@ -347,29 +381,18 @@ static vq_status place_tensors(vq_gguf *g, uint64_t start, data_range *ranges, v
                            t->name.at, (ull)t->n_bytes, (ull)offset, (ull)(t->n_bytes - (room - offset)));
         t->data = g->bytes + start + offset;
     }
-
-    qsort(ranges, g->n_tensors, sizeof *ranges, compare_ranges);
-    for (uint64_t i = 1; i < g->n_tensors; i++) {
-        const vq_tensor *a = &g->tensors[ranges[i - 1].index], *b = &g->tensors[ranges[i].index];
-        if (ranges[i - 1].from + a->n_bytes > ranges[i].from)
-            return vq_fail(err, VQ_ERR_OVERLAP,
-                           "tensors '%.*s' (offset %llu, %llu bytes) and '%.*s' (offset %llu) overlap", shown(a->name),
-                           a->name.at, (ull)ranges[i - 1].from, (ull)a->n_bytes, shown(b->name), b->name.at,
-                           (ull)ranges[i].from);
-    }
-    return VQ_OK;
+    return vq_gguf_check_overlap(g, offsets, err);
 }
 
-static vq_status read_records(vq_gguf *g, vq_cursor *c, data_range *ranges, vq_error *err)
+static vq_status read_records(vq_gguf *g, vq_cursor *c, uint64_t *offsets, vq_error *err)
 {
     for (uint64_t i = 0; i < g->n_tensors; i++) {
-        VQ_TRY(read_tensor(c, i, &g->tensors[i], &ranges[i].from, err));
-        ranges[i].index = i;
+        VQ_TRY(read_tensor(c, i, &g->tensors[i], &offsets[i], err));
         g->names[i] = (gguf_name){g->tensors[i].name, i};
     }
-    VQ_TRY(sort_names(g->names, g->n_tensors, "tensor", err));
+    VQ_TRY(vq_gguf_sort_names(g->names, g->n_tensors, "tensor", err));
     const uint64_t mask = g->alignment - 1;
-    return place_tensors(g, (vq_cursor_offset(c) + mask) & ~mask, ranges, err);
+    return place_tensors(g, (vq_cursor_offset(c) + mask) & ~mask, offsets, err);
 }
 
 static vq_status read_tensors(vq_gguf *g, vq_cursor *c, uint64_t n, vq_error *err)
@@ -378,28 +401,18 @@ static vq_status read_tensors(vq_gguf *g, vq_cursor *c, uint64_t n, vq_error *er
         return VQ_OK;
     g->tensors = calloc(n, sizeof *g->tensors);
     g->names = calloc(n, sizeof *g->names);
-    data_range *ranges = calloc(n, sizeof *ranges);
-    if (!g->tensors || !g->names || !ranges) {
-        free(ranges);
+    uint64_t *offsets = calloc(n, sizeof *offsets);
+    if (!g->tensors || !g->names || !offsets) {
+        free(offsets);
         return vq_fail(err, VQ_ERR_NOMEM, "no memory for %llu tensors", (ull)n);
     }
     g->n_tensors = n;
-    const vq_status status = read_records(g, c, ranges, err);
-    free(ranges);
+    const vq_status status = read_records(g, c, offsets, err);
+    free(offsets);
     return status;
 }
 
 /* ---- the file ---- */
-
-static vq_status check_count(uint64_t n, uint64_t most, uint64_t each, uint64_t left, const char *what, vq_error *err)
-{
-    if (n > most)
-        return vq_fail(err, VQ_ERR_LIMIT, "%llu %s, at most %llu are read", (ull)n, what, (ull)most);
-    if (n * each > left)
-        return vq_fail(err, VQ_ERR_TRUNCATED, "%llu %s of at least %llu bytes each, %llu bytes are left in the file",
-                       (ull)n, what, (ull)each, (ull)left);
-    return VQ_OK;
-}
 
 vq_status vq_gguf_parse(vq_gguf *g, vq_error *err)
 {
@@ -408,8 +421,10 @@ vq_status vq_gguf_parse(vq_gguf *g, vq_error *err)
     if (!magic)
         return vq_fail(err, VQ_ERR_TRUNCATED, "%zu bytes are too few for a GGUF file", g->n_bytes);
     if (memcmp(magic, "GGUF", 4))
-        return vq_fail(err, VQ_ERR_MAGIC, "starts with %02x %02x %02x %02x ('%.4s'), a GGUF file starts with 'GGUF'",
-                       magic[0], magic[1], magic[2], magic[3], (const char *)magic);
+        return vq_fail(
+            err, VQ_ERR_MAGIC,
+            "starts with %02x %02x %02x %02x ('%.4s'), a GGUF file starts with 'GGUF', a reservoir with 'VQ-RESRV'",
+            magic[0], magic[1], magic[2], magic[3], (const char *)magic);
     g->version = vq_cursor_u32(&c);
     if (c.bad)
         return vq_fail(err, VQ_ERR_TRUNCATED, "%zu bytes: the file ends in its header", g->n_bytes);
@@ -420,10 +435,8 @@ vq_status vq_gguf_parse(vq_gguf *g, vq_error *err)
     if (c.bad)
         return vq_fail(err, VQ_ERR_TRUNCATED, "%zu bytes: the file ends in its header", g->n_bytes);
 
-    const uint64_t left = vq_cursor_left(&c);
-    VQ_TRY(check_count(n_tensors, MAX_TENSORS, MIN_TENSOR_BYTES, left, "tensors", err));
-    VQ_TRY(check_count(n_values, MAX_VALUES, MIN_VALUE_BYTES, left, "keys", err));
-    VQ_TRY(read_values(g, &c, n_values, err));
+    VQ_TRY(check_count(n_tensors, MAX_TENSORS, MIN_TENSOR_BYTES, vq_cursor_left(&c), "tensors", err));
+    VQ_TRY(vq_gguf_parse_values(g, &c, n_values, err));
     VQ_TRY(read_alignment(g, err));
     VQ_TRY(refuse_split(g, err));
     return read_tensors(g, &c, n_tensors, err);

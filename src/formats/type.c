@@ -1,5 +1,6 @@
 /* One row a tensor type. */
 #include <assert.h>
+#include <string.h>
 
 #include "formats/blocks.h"
 #include "veloxquant/gguf.h"
@@ -61,6 +62,19 @@ static const type_row *row(uint32_t type)
 {
     static const type_row none = {.block_len = 1}; /* rows of no bytes, for numbers that are no type */
     return vq_type_known(type) ? &types[type] : &none;
+}
+
+uint32_t vq_type_packed_bits(vq_type type)
+{
+    return type >= VQ_TYPE_VQ2 && type <= VQ_TYPE_VQ4 ? (uint32_t)type - VQ_TYPE_VQ2 + 2 : 0;
+}
+
+vq_type vq_type_find(const char *name)
+{
+    for (uint32_t i = 0; i < VQ_N_TYPES; i++)
+        if ((vq_type_known(i) || vq_type_packed_bits((vq_type)i)) && strcmp(types[i].name, name) == 0)
+            return (vq_type)i;
+    return VQ_N_TYPES;
 }
 
 const char *vq_type_name(vq_type type)

@@ -140,6 +140,7 @@ vq_status vq_forward_run(vq_forward *f, vq_kv *kv, const int32_t *ids, uint32_t 
     for (uint32_t i = 0; i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= m->hp.n_vocab)
             return vq_fail(err, VQ_ERR_ARG, "token %u is %d, the vocabulary has %u", i, ids[i], m->hp.n_vocab);
+    VQ_TRY(vq_model_check_whole(m, err));
 
     f->kv = kv;
     f->pos = pos;

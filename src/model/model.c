@@ -5,19 +5,41 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "formats/reservoir.h"
+
 enum { N_SAMPLES = 8, SAMPLE_BYTES = 64 };
 
-/* The order of tensors in the file does not matter: each is hashed alone, and the sum is taken. */
-static uint64_t hash_of_tensor(const vq_tensor *t)
+/* The order of tensors in the file does not matter: each is hashed alone, and the sum is taken.  A reservoir has sums
+ * of all bytes: samples would only bring pages in. */
+static uint64_t hash_of_tensor(const vq_gguf *g, uint64_t index)
 {
+    const vq_tensor *t = vq_gguf_tensor_at(g, index);
     XXH64_hash_t h = XXH3_64bits(t->name.at, t->name.n_bytes);
     const uint32_t type = (uint32_t)t->type;
     h = XXH3_64bits_withSeed(&type, sizeof type, h);
     h = XXH3_64bits_withSeed(t->dims, sizeof t->dims, h);
+    if (g->reservoir)
+        return XXH3_64bits_withSeed(&g->reservoir->sums[index], sizeof *g->reservoir->sums, h);
     const uint64_t n = t->n_bytes < SAMPLE_BYTES ? t->n_bytes : SAMPLE_BYTES;
     for (uint64_t i = 0; i < N_SAMPLES; i++)
         h = XXH3_64bits_withSeed((const char *)t->data + (t->n_bytes - n) / (N_SAMPLES - 1) * i, n, h);
     return h;
+}
+
+/* Whether the model computes with this tensor of its own file, or took a layer from elsewhere. */
+static bool uses(const vq_model *m, const vq_gguf *g, vq_str name)
+{
+    const bool in_layer = name.n_bytes > 4 && memcmp(name.at, "blk.", 4) == 0;
+    return m->grafted ? in_layer == (g == m->grafted->gguf) : true;
+}
+
+static uint64_t hash_of_tensors(const vq_model *m, const vq_gguf *g)
+{
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < vq_gguf_n_tensors(g); i++)
+        if (uses(m, g, vq_gguf_tensor_at(g, i)->name))
+            sum += hash_of_tensor(g, i);
+    return sum;
 }
 
 static uint64_t hash_of_model(const vq_model *m)
@@ -33,9 +55,7 @@ static uint64_t hash_of_model(const vq_model *m)
     for (int rope = 0; rope < VQ_N_ROPES; rope++)
         if (m->ropes[rope].freq)
             h = XXH3_64bits_withSeed(m->ropes[rope].freq, hp->n_rot / 2 * sizeof(double), h);
-    uint64_t sum = 0;
-    for (uint64_t i = 0; i < vq_gguf_n_tensors(m->gguf); i++)
-        sum += hash_of_tensor(vq_gguf_tensor_at(m->gguf, i));
+    const uint64_t sum = hash_of_tensors(m, m->gguf) + (m->grafted ? hash_of_tensors(m, m->grafted->gguf) : 0);
     return XXH3_64bits_withSeed(&sum, sizeof sum, h);
 }
 
@@ -46,6 +66,17 @@ static void layout(vq_arena *a, vq_model *m, double *freqs[VQ_N_ROPES], size_t n
     for (int rope = 0; rope < VQ_N_ROPES; rope++)
         freqs[rope] = vq_arena_take(a, m->hp.n_rot / 2, sizeof(double));
     m->name = vq_arena_take(a, name_bytes + 1, 1);
+}
+
+static void count_tensors(vq_model *m, const vq_gguf *g)
+{
+    for (uint64_t i = 0; i < vq_gguf_n_tensors(g); i++) {
+        const vq_tensor *t = vq_gguf_tensor_at(g, i);
+        if (!uses(m, g, t->name))
+            continue;
+        m->info.n_params += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
+        m->info.weight_bytes += t->n_bytes;
+    }
 }
 
 static void fill_info(vq_model *m)
@@ -65,11 +96,15 @@ static void fill_info(vq_model *m)
         .n_ctx_train = hp->n_ctx_train,
         .window = hp->window,
     };
-    for (uint64_t i = 0; i < vq_gguf_n_tensors(m->gguf); i++) {
-        const vq_tensor *t = vq_gguf_tensor_at(m->gguf, i);
-        info->n_params += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
-        info->weight_bytes += t->n_bytes;
-    }
+    count_tensors(m, m->gguf);
+    if (m->grafted)
+        count_tensors(m, m->grafted->gguf);
+}
+
+void vq_model_describe(vq_model *m)
+{
+    fill_info(m);
+    m->hash = hash_of_model(m);
 }
 
 static vq_status load(vq_model *m, vq_error *err)
@@ -92,8 +127,7 @@ static vq_status load(vq_model *m, vq_error *err)
     VQ_TRY(vq_tokenizer_open(&m->tokenizer, m->gguf, err));
     VQ_TRY(vq_weights_bind(m, err));
     VQ_TRY(vq_weights_check_finite(m, err));
-    fill_info(m);
-    m->hash = hash_of_model(m);
+    vq_model_describe(m);
     return VQ_OK;
 }
 
@@ -121,10 +155,17 @@ void vq_model_close(vq_model *m)
 {
     if (!m)
         return;
+    vq_model_close(m->grafted);
     vq_tokenizer_close(m->tokenizer);
     vq_gguf_close(m->gguf);
     vq_arena_free(&m->arena);
     free(m);
+}
+
+vq_status vq_model_check_whole(const vq_model *m, vq_error *err)
+{
+    VQ_TRY(vq_gguf_check_whole(m->gguf, err));
+    return m->grafted ? vq_gguf_check_whole(m->grafted->gguf, err) : VQ_OK;
 }
 
 const vq_model_info *vq_model_get_info(const vq_model *m) { return &m->info; }

@@ -77,12 +77,19 @@ struct vq_model {
     char *name;
     uint64_t hash;
     vq_arena arena;
+    vq_model *grafted; /* whose layers these are, after vq_model_graft; owned */
 };
 
 /* Stages of vq_model_open, in this order. */
 vq_status vq_hparams_read(vq_model *m, vq_error *err);               /* hparams.c: family and hyper-parameters */
 vq_status vq_weights_bind(vq_model *m, vq_error *err);               /* bind.c: embedding, head, layers */
 vq_status vq_weights_check_finite(const vq_model *m, vq_error *err); /* finite.c */
+vq_status vq_tensor_check_finite(const vq_tensor *t, vq_error *err); /* packed ones: nothing to see */
 vq_status vq_ropes_make(vq_model *m, double *freqs[VQ_N_ROPES], vq_error *err); /* rope.c: freqs [n_rot / 2] each */
+
+/* Counts and hash, from the tensors that the model uses. */
+void vq_model_describe(vq_model *m);
+/* VQ_ERR_TRUNCATED when a file of the model is shorter now than when it was opened. */
+vq_status vq_model_check_whole(const vq_model *m, vq_error *err);
 
 #endif

@@ -1,0 +1,71 @@
+/* veloxquant verify: reads a whole file and says whether it is what was written. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+
+struct args {
+    const char *file;
+    bool quiet;
+};
+
+#define AT(field) offsetof(struct args, field)
+
+static const cli_option options[] = {
+    {'q', "quiet", CLI_FLAG, AT(quiet), NULL, "no line when all is well", 0, 0},
+};
+
+static const char ending[] = "Examples:\n"
+                             "  veloxquant verify model.vqr\n"
+                             "  veloxquant verify -q model.gguf && echo fine\n";
+
+static bool work(void *user, uint64_t done, uint64_t all)
+{
+    cli_progress_step(user, done >> 20, all >> 20, "MiB read");
+    return !cli_interrupted();
+}
+
+static int verify(const struct args *a)
+{
+    vq_error err;
+    vq_gguf *g;
+    char bytes[16];
+    if (vq_gguf_open(&g, a->file, &err) != VQ_OK)
+        return cli_fail_with(&err);
+    cli_progress progress;
+    cli_progress_start(&progress, "verify");
+    const vq_status status = vq_gguf_verify(g, work, &progress, &err);
+    cli_progress_end(&progress);
+    int result = status == VQ_OK ? CLI_FINE : status == VQ_ERR_CANCELLED ? CLI_INTERRUPTED : cli_fail_with(&err);
+    if (status == VQ_OK && !a->quiet)
+        printf("%s: %s, %llu tensors, %s: fine%s\n", a->file, vq_gguf_is_reservoir(g) ? "reservoir" : "GGUF",
+               (unsigned long long)vq_gguf_n_tensors(g), cli_bytes(vq_gguf_file_bytes(g), bytes),
+               vq_gguf_is_reservoir(g) ? ", all sums are right"
+                                       : " (structure, finite values; GGUF files have no sums)");
+    vq_gguf_close(g);
+    return result;
+}
+
+int cli_verify(int argc, char **argv)
+{
+    struct args a = {0};
+    const cli_group groups[] = {{"Options", options, sizeof options / sizeof options[0], &a}};
+    const cli_page page = {
+        "verify",
+        "FILE [options]",
+        "Reads a whole model file once. A reservoir is held to the sums that were written with it. A "
+        "GGUF file has none: its structure is checked, and that no weight is a NaN or an infinity.",
+        groups,
+        1,
+        ending,
+        1,
+        1};
+    size_t n_operands;
+    int status;
+    if (!cli_parse(&page, argc, argv, &n_operands, &status))
+        return status;
+    a.file = argv[1];
+    cli_signals_model(a.file);
+    cli_catch_interrupt(1);
+    return verify(&a);
+}
