@@ -87,7 +87,7 @@ void cli_progress_end(cli_progress *p);
 typedef struct cli_model_args {
     const char *model;
     uint32_t n_ctx, n_threads, n_batch;
-    const char *kv, *kv_keys, *kv_values, *kv_layers, *kv_exact;
+    const char *kv, *kv_keys, *kv_values, *kv_layers, *kv_exact, *calibration;
     uint32_t sinks, residual;
     int64_t kv_seed;
     bool exact;
@@ -103,6 +103,7 @@ typedef struct cli_engine {
     vq_pool *pool;
     vq_model *model;
     vq_session *session;
+    vq_calibration *calibration; /* NULL without --calibration */
 } cli_engine;
 
 /* Pool and model.  Returns CLI_FINE, or says what is wrong. cli_engine_close takes what there is. */

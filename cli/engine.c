@@ -24,6 +24,8 @@ const cli_option cli_cache_options[] = {
     {0, "kv-keys", CLI_TEXT, AT(kv_keys), "METHOD", "the same for keys alone", 0, 0},
     {0, "kv-values", CLI_TEXT, AT(kv_values), "METHOD", "the same for values alone", 0, 0},
     {0, "kv-layer", CLI_TEXT, AT(kv_layers), "LIST", "exceptions by layer, such as 0-1=f16,17=int8", 0, 0},
+    {0, "calibration", CLI_TEXT, AT(calibration), "FILE",
+     "what 'veloxquant calibrate' made of this model; for methods that need it and name none themselves", 0, 0},
     {0, "sinks", CLI_COUNT, AT(sinks), "N", "first tokens that stay exact (default: as the method asks)", 0, 65536},
     {0, "residual", CLI_COUNT, AT(residual), "N", "newest tokens that stay exact (default: as the method asks)", 0,
      1048576},
@@ -46,6 +48,9 @@ int cli_engine_open(cli_engine *e, const cli_page *page, const cli_model_args *a
         return cli_fail_with(&err);
     cli_signals_model(args->model);
     if (vq_model_open(&e->model, args->model, &err) != VQ_OK)
+        return cli_fail_with(&err);
+    if (args->calibration && (vq_calibration_open(&e->calibration, args->calibration, &err) != VQ_OK ||
+                              vq_calibration_check(e->calibration, e->model, &err) != VQ_OK))
         return cli_fail_with(&err);
     return CLI_FINE;
 }
@@ -80,6 +85,7 @@ int cli_session_open(vq_session **out, const cli_engine *e, const cli_page *page
     params.residual = args->residual;
     params.seed = (uint64_t)args->kv_seed;
     params.pool = e->pool;
+    params.calibration = e->calibration;
     if (!exact_type(args->kv_exact, &params.kv_exact))
         return cli_usage(page, "--kv-exact: '%s', must be f16, bf16 or f32", args->kv_exact);
     const uint32_t trained = vq_model_get_info(e->model)->n_ctx_train;
@@ -95,6 +101,7 @@ int cli_session_open(vq_session **out, const cli_engine *e, const cli_page *page
 void cli_engine_close(cli_engine *e)
 {
     vq_session_close(e->session);
+    vq_calibration_close(e->calibration);
     vq_model_close(e->model);
     vq_pool_close(e->pool);
     *e = (cli_engine){0};

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "veloxquant/calibration.h"
 #include "veloxquant/status.h"
 #include "veloxquant/threads.h"
 
@@ -35,6 +36,7 @@ typedef struct vq_kv_params {
     uint64_t model_hash;                    /* stored in saved caches; a mismatch is refused */
     float rope_base;                        /* likewise; 0 without a model */
     vq_pool *pool;                          /* may be NULL; must outlive the cache */
+    const vq_calibration *calibration;      /* of methods that name none; may be NULL; must outlive the cache */
 } vq_kv_params;
 
 /* Where the bytes are.  codes .. reserved add up to what the cache took from the operating system; reserved is the part
@@ -46,6 +48,8 @@ typedef struct vq_kv_bytes {
     uint64_t n_values_packed; /* (keys + values) held as codes */
 } vq_kv_bytes;
 
+/* VQ_ERR_MISMATCH for a calibration of another model or shape; VQ_ERR_ARG, saying how to make one, when a method needs
+ * one and there is none. */
 VQ_API vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err);
 VQ_API void vq_kv_close(vq_kv *kv);
 

@@ -19,8 +19,9 @@ typedef struct vq_session_params {
     const char *kv_keys, *kv_values, *kv_layers; /* as vq_kv_params */
     uint32_t sinks, residual;                    /* VQ_KV_DEFAULT */
     vq_kv_exact kv_exact;
-    uint64_t seed; /* of the codecs */
-    vq_pool *pool; /* may be NULL */
+    uint64_t seed;                     /* of the codecs */
+    vq_pool *pool;                     /* may be NULL */
+    const vq_calibration *calibration; /* of methods that name none; may be NULL; must outlive the session */
 } vq_session_params;
 
 VQ_API void vq_session_params_init(vq_session_params *params); /* the defaults */

@@ -54,6 +54,7 @@ static vq_status open_parts(vq_session *s, const vq_session_params *params, vq_e
     kv.exact = params->kv_exact;
     kv.seed = params->seed;
     kv.pool = params->pool;
+    kv.calibration = params->calibration;
     VQ_TRY(vq_kv_open(&s->kv, &kv, err));
     return vq_forward_open(&s->forward, s->model, params->pool, s->n_batch, params->exact, err);
 }

@@ -17,6 +17,7 @@
 
 #include "base/status.h"
 #include "kernels/kernels.h"
+#include "veloxquant/calibration.h"
 #include "veloxquant/kv.h"
 
 enum { VQ_PAGE_ROWS = VQ_BLOCK_ROWS, VQ_GRANULE = 32, VQ_MAX_HEAD_DIM = 512 };
@@ -32,12 +33,13 @@ typedef struct vq_rows {
 typedef struct vq_codec_state vq_codec_state; /* each codec has its own struct behind this name */
 
 typedef struct vq_codec_env {
-    uint32_t layer, head;      /* kv head */
-    uint32_t d;                /* length of a row */
-    bool keys;                 /* rows are keys (scored); else values (mixed) */
-    uint64_t seed;             /* of this cache; mix in what must differ, through vq_hash64 */
-    const double *options;     /* [n_options] values, parsed and inside their ranges */
-    const vq_kernels *kernels; /* outlives the state */
+    uint32_t layer, head;              /* kv head */
+    uint32_t d;                        /* length of a row */
+    bool keys;                         /* rows are keys (scored); else values (mixed) */
+    uint64_t seed;                     /* of this cache; mix in what must differ, through vq_hash64 */
+    const double *options;             /* [n_options] values, parsed and inside their ranges */
+    const vq_calibration *calibration; /* of the cache's shape, outlives the state; NULL: none was given */
+    const vq_kernels *kernels;         /* outlives the state */
 } vq_codec_env;
 
 typedef struct vq_page_bytes {
@@ -50,6 +52,7 @@ typedef struct vq_codec {
     size_t n_options;
     uint32_t sinks, residual; /* what the method asks for when the user says nothing; residual 0 is legal */
     uint32_t format;          /* raised when the same page bytes come to mean something else; saved caches carry it */
+    bool calibrated;          /* needs a calibration: create is not called without one */
     bool unbiased;            /* score estimates q.k without bias; tests/unit/test_codecs.c checks the slope */
     /* What the hooks may add to f32 roundings, where they compute in integers:  |score - q.k^| <= score_error |q| |k^|
      * (Euclidean norms), and |mix - sum w v^| <= mix_error (sum w) max |v^|, v^ being what decode gives. */
@@ -95,13 +98,15 @@ extern const vq_codec *const vq_codecs[];
 extern const size_t vq_n_codecs;
 
 /* A parsed "NAME" or "NAME:option=value,option=value".  Besides its own options every codec takes `sinks` and
- * `residual` (counts of exact rows); where the text doesn't say, they are what the codec asks for. */
-enum { VQ_MAX_CODEC_OPTIONS = 16, VQ_MAX_SINKS = 1024, VQ_MAX_RESIDUAL = 65536 };
+ * `residual` (counts of exact rows), and `calibration` (a file); where the text doesn't say, they are what the codec
+ * asks for and what the cache was given. */
+enum { VQ_MAX_CODEC_OPTIONS = 16, VQ_MAX_SINKS = 1024, VQ_MAX_RESIDUAL = 65536, VQ_MAX_METHOD_PATH = 256 };
 
 typedef struct vq_method {
     const vq_codec *codec;
     double values[VQ_MAX_CODEC_OPTIONS]; /* in the order of codec->options */
     uint32_t sinks, residual;
+    char calibration[VQ_MAX_METHOD_PATH]; /* "": the cache's */
 } vq_method;
 
 /* Names and ranges are checked; messages list what is allowed.  On failure *out is unchanged. */

@@ -1,9 +1,10 @@
 /* Saved caches.  All numbers are little-endian.
  *
  *     magic        8 bytes    "VQ-CACHE"
- *     version      u32        2
- *     n_fields     u32        10
- *     fields       u64 each   n_layers n_heads n_kv_heads d_k d_v exact seed model_hash, f32 bits of scale rope_base
+ *     version      u32        3
+ *     n_fields     u32        11
+ *     fields       u64 each   n_layers n_heads n_kv_heads d_k d_v exact seed model_hash, f32 bits of scale rope_base,
+ *                             calibration_hash (0: none)
  *     for each layer:
  *       keys       method     n u32, n bytes of name, format u32, n_options u32, f64 each
  *       values     method
@@ -37,7 +38,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "rows are written as they lie in memory");
 
 static const char magic[8] = {'V', 'Q', '-', 'C', 'A', 'C', 'H', 'E'};
-enum { VERSION = 2, N_FIELDS = 10, N_LAYER_FIELDS = 6, ALIGN = 64, HAS_OFFSETS = 1, IS_RECODED = 2 };
+enum { VERSION = 3, N_FIELDS = 11, N_LAYER_FIELDS = 6, ALIGN = 64, HAS_OFFSETS = 1, IS_RECODED = 2 };
 
 /* What has to be equal in the file and in the cache. */
 typedef struct field {
@@ -64,7 +65,8 @@ static void fields_of(const vq_kv *kv, field f[N_FIELDS])
                                  {"seed", kv->seed, false},
                                  {"model_hash", kv->model_hash, false},
                                  {"scale", float_bits(kv->scale), true},
-                                 {"rope_base", float_bits(kv->rope_base), true}};
+                                 {"rope_base", float_bits(kv->rope_base), true},
+                                 {"calibration", kv->calibration_hash, false}};
     memcpy(f, all, sizeof all);
 }
 

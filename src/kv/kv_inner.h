@@ -21,7 +21,7 @@
 #include "kv/store.h"
 #include "veloxquant/kv.h"
 
-enum { VQ_SEGMENT_PAGES = 16, VQ_TILE_QUERIES = 96, VQ_NO_LAYER = UINT32_MAX };
+enum { VQ_SEGMENT_PAGES = 16, VQ_TILE_QUERIES = 96, VQ_NO_LAYER = UINT32_MAX, VQ_MAX_OWN = 4 };
 
 typedef struct vq_kv_page {
     unsigned char *bytes; /* keys, then values at value_at */
@@ -80,7 +80,10 @@ struct vq_kv {
     vq_kv_exact exact;
     size_t exact_bytes; /* of a value */
     uint64_t seed, model_hash;
-    vq_kv_layer *layers; /* [n_layers] */
+    const vq_calibration *calibration; /* the caller's */
+    vq_calibration *own[VQ_MAX_OWN];   /* opened because methods name them */
+    uint64_t calibration_hash;         /* of those that codecs use; 0: none */
+    vq_kv_layer *layers;               /* [n_layers] */
     vq_store store;
     void *rows_block;                    /* page tables, exact rows and scratch: one mapping */
     size_t n_rows_bytes, n_struct_bytes; /* of that mapping and of the one that begins with this struct */
@@ -179,6 +182,11 @@ uint64_t vq_kv_exact_live(const vq_kv_layer *l, uint32_t head, uint32_t first, u
  * (at or after exact_first, below n_rows) and how many rows follow in it, itself included. */
 const unsigned char *vq_kv_exact_rows(const vq_kv *kv, const vq_kv_layer *l, uint32_t head, bool keys, uint32_t first,
                                       uint32_t *n);
+
+/* kv_calibration.c.  The calibration that a method of this cache uses, opened, checked and counted in calibration_hash;
+ * NULL for one that needs none. */
+vq_status vq_kv_calibration_of(vq_kv *kv, const vq_method *m, const vq_calibration **out, vq_error *err);
+void vq_kv_close_calibrations(vq_kv *kv);
 
 void vq_kv_exact_from_f32(const vq_kv *kv, void *out, const float *x, size_t n);
 void vq_kv_exact_to_f32(const vq_kv *kv, float *out, const void *x, size_t n);

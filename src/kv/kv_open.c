@@ -125,12 +125,15 @@ static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, uint3
                              vq_error *err)
 {
     *side = (vq_side){.codec = m->codec, .kernels = &kv->kernels, .d = keys ? kv->d_k : kv->d_v};
+    const vq_calibration *calibration;
+    VQ_TRY(vq_kv_calibration_of(kv, m, &calibration, err));
     const vq_codec_env env = {.layer = layer,
                               .head = head,
                               .d = side->d,
                               .keys = keys,
                               .seed = kv->seed,
                               .options = m->values,
+                              .calibration = calibration,
                               .kernels = &kv->kernels};
     const vq_status status = m->codec->create(&side->state, &env, err);
     if (status != VQ_OK)
@@ -307,6 +310,7 @@ static vq_status build(vq_kv *kv, const vq_kv_params *p, vq_error *err)
     kv->exact_bytes = p->exact == VQ_KV_EXACT_F32 ? sizeof(float) : sizeof(uint16_t);
     kv->seed = p->seed;
     kv->model_hash = p->model_hash;
+    kv->calibration = p->calibration;
     kv->rope_base = p->rope_base;
     kv->pending = VQ_NO_LAYER;
     const uint32_t tokens = VQ_TILE_QUERIES / kv->group;
@@ -368,6 +372,7 @@ void vq_kv_close(vq_kv *kv)
                 if (sides[j]->state)
                     sides[j]->codec->destroy(sides[j]->state);
         }
+    vq_kv_close_calibrations(kv);
     vq_store_close(&kv->store);
     vq_store_unmap(kv->rows_block, kv->n_rows_bytes);
     vq_store_unmap(kv, kv->n_struct_bytes);

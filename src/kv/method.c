@@ -64,7 +64,7 @@ static const vq_kv_option_info *find_option(const vq_codec *codec, const char *n
             return &codec->options[i];
         list_add(list, codec->options[i].name);
     }
-    list_add(list, "sinks residual");
+    list_add(list, "sinks residual calibration");
     vq_fail(err, VQ_ERR_ARG, "%s has no option '%.*s'; it has: %s", codec->name, (int)(n < 64 ? n : 64), name, list);
     return NULL;
 }
@@ -81,6 +81,14 @@ static vq_status parse_option(vq_method *m, const char *at, size_t n, vq_error *
         return vq_fail(err, VQ_ERR_ARG, "%s: '%.*s' is not of the form option=value", m->codec->name,
                        (int)(n < 64 ? n : 64), at);
     const size_t n_name = (size_t)(equals - at), n_value = n - n_name - 1;
+    if (is_word(at, n_name, "calibration")) {
+        if (n_value == 0 || n_value >= sizeof m->calibration)
+            return vq_fail(err, VQ_ERR_ARG, "%s: calibration is a path of %zu bytes, allowed are 1 to %zu",
+                           m->codec->name, n_value, sizeof m->calibration - 1);
+        memcpy(m->calibration, equals + 1, n_value);
+        m->calibration[n_value] = '\0';
+        return VQ_OK;
+    }
     const vq_kv_option_info *info = NULL;
     size_t index = 0;
     for (size_t i = 0; i < 2; i++)

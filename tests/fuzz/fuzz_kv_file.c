@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
 /* The name of the first method, at its place in every file; "f16" where there is none. */
 static void method_of(const uint8_t *bytes, size_t n_bytes, char name[32])
 {
-    enum { AT = 8 + 4 + 4 + 10 * 8 };
+    enum { AT = 8 + 4 + 4 + 11 * 8 };
     uint32_t n = 0;
     if (n_bytes >= AT + 4)
         memcpy(&n, bytes + AT, 4);
