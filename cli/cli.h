@@ -27,6 +27,7 @@ int cli_methods(int argc, char **argv);
 int cli_fidelity(int argc, char **argv);
 int cli_eval(int argc, char **argv);
 int cli_verify(int argc, char **argv);
+int cli_report(int argc, char **argv);
 
 #define CLI_TRY(call)                                                                                                  \
     do {                                                                                                               \

@@ -11,6 +11,7 @@ static const cli_command commands[] = {
     {"chat", "talk with an instruction-tuned model", cli_chat},
     {"perplexity", "judge a model, or a cache against another, on a text", cli_perplexity},
     {"eval", "measure what caches and eviction policies do to quality", cli_eval},
+    {"report", "figures and a page from results files", cli_report},
     {"bench", "measure prompt and decode speed", cli_bench},
     {"calibrate", "collect the statistics that calibrated caches need", cli_calibrate},
     {"tokenize", "text to token ids and back", cli_tokenize},

@@ -30,6 +30,7 @@ has_package() {
     liblapacke-dev) pkg-config --exists lapacke 2>/dev/null ;;
     libopenblas-serial-dev) pkg-config --exists openblas 2>/dev/null ;;
     libxxhash-dev) pkg-config --exists libxxhash 2>/dev/null ;;
+    gnuplot-nox) command -v gnuplot >/dev/null ;;
     libedit-dev) pkg-config --exists libedit 2>/dev/null ;;
     *) dpkg_installed "$1" ;;
     esac

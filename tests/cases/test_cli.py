@@ -9,6 +9,7 @@ import os
 import pty
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,54 @@ def usage():
     fails("unknown method listed", ["methods", "f61"], 2, "did you mean 'f16'?")
     r = run("methods", "--head-size", "64")
     case("methods lists f16 at 16 bits", r.status == 0 and b"f16" in r.out and b"16.000" in r.out, r)
+
+
+# ---- evaluations and reports ----
+def reports(folder):
+    r = run("eval", "--help")
+    case("eval --help lists the measurements", r.status == 0 and b"perplexity" in r.out and b"needle" in r.out, r)
+    for name in ("perplexity", "needle", "recall"):
+        r = run("eval", name, "--help")
+        text = r.out.decode()
+        case("help of eval %s: examples, at most 100 columns" % name,
+             r.status == 0 and "Examples:" in text and max(map(len, text.splitlines())) <= 100, r)
+        fails("eval %s without a text" % name, ["eval", name, "-m", BASE], 2, "no text")
+    fails("unknown measurement", ["eval", "needles"], 2, "unknown measurement 'needles'", "did you mean 'needle'?")
+
+    results = os.path.join(folder, "results.json")
+    rows = [{"kind": "perplexity", "model": "toy & <co>", "kv": "f16", "evict": "snapkv:budget=%g%%" % b,
+             "ppl_ratio": [1 + 1 / b, 1 + 0.9 / b, 1 + 1.1 / b]} for b in (50, 25, 12.5)]
+    rows += [{"kind": "needle", "model": "toy", "kv": "f16", "evict": "none", "length": n, "depth": d,
+              "exact": 0.5, "chosen": 0.75} for n in (64, 128) for d in (0, 50)]
+    rows += [{"model": "toy", "system": "veloxquant", "kv": "f16", "threads": 1, "depth": 0,
+              "decode_tps": {"median": 9, "q1": 8, "q3": 10}, "prompt_tps": 80}]
+    with open(results, "w") as f:
+        json.dump({"schema": 1, "command": "made by hand", "rows": rows}, f)
+    out = os.path.join(folder, "page")
+    fails("report without a folder", ["report", results], 2, "no folder")
+    fails("report of what is no results file", ["report", os.path.join(TOYS, "gguf_bad", "index.json"), "-o", out], 1,
+          "not a results file")
+    with open(os.path.join(folder, "empty.json"), "w") as f:
+        f.write('{"rows": []}')
+    r = run("report", os.path.join(folder, "empty.json"), "-o", out)
+    case("report of nothing", r.status == 1 and b"no row of these files" in r.err, r)
+    fails("report without gnuplot", ["report", results, "-o", out], 1, "gnuplot is not installed: apt-get install",
+          env=dict(ENV, PATH=folder))
+    if not shutil.which("gnuplot"):
+        global skipped
+        skipped += 1
+        print("SKIP    report's figures (no gnuplot)")
+        return
+    r = run("report", results, "-o", out)
+    names = ["eviction-toy----co-", "needle-chosen-toy", "needle-exact-toy", "decode-toy-1-thread--results-json"]
+    pictures = [os.path.join(out, n + e) for n in names for e in (".png", ".svg")]
+    case("report draws each figure twice", r.status == 0 and all(os.path.getsize(p) > 2000 for p in pictures), r)
+    with open(os.path.join(out, "index.html")) as f:
+        page = f.read()
+    case("the page holds pictures, numbers and the command, and loads nothing",
+         page.count("data:image/svg+xml;base64,") == 5 and "1.0400" not in page and "1.040" in page and
+         "made by hand" in page and "toy &amp; &lt;co&gt;" in page and "<co>" not in page and
+         "http" not in page and "<script" not in page, page[:500])
 
 
 # ---- files ----
@@ -476,6 +525,7 @@ def real():
 def main():
     with tempfile.TemporaryDirectory() as folder:
         usage()
+        reports(folder)
         files(folder)
         prompts()
         outputs(folder)
