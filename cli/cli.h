@@ -88,7 +88,7 @@ void cli_progress_end(cli_progress *p);
 typedef struct cli_model_args {
     const char *model;
     uint32_t n_ctx, n_threads, n_batch;
-    const char *kv, *kv_keys, *kv_values, *kv_layers, *kv_exact, *calibration;
+    const char *kv, *kv_keys, *kv_values, *kv_layers, *kv_exact, *evict, *calibration;
     uint32_t sinks, residual;
     int64_t kv_seed;
     bool exact;

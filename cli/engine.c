@@ -26,6 +26,10 @@ const cli_option cli_cache_options[] = {
     {0, "kv-layer", CLI_TEXT, AT(kv_layers), "LIST", "exceptions by layer, such as 0-1=f16,17=int8", 0, 0},
     {0, "calibration", CLI_TEXT, AT(calibration), "FILE",
      "what 'veloxquant calibrate' made of this model; for methods that need it and name none themselves", 0, 0},
+    {0, "evict", CLI_TEXT, AT(evict), "POLICY",
+     "which tokens stay in the cache, as NAME or NAME:budget=25%,option=value,...; 'veloxquant methods' lists them "
+     "(default: all of them)",
+     0, 0},
     {0, "sinks", CLI_COUNT, AT(sinks), "N", "first tokens that stay exact (default: as the method asks)", 0, 65536},
     {0, "residual", CLI_COUNT, AT(residual), "N", "newest tokens that stay exact (default: as the method asks)", 0,
      1048576},
@@ -81,6 +85,7 @@ int cli_session_open(vq_session **out, const cli_engine *e, const cli_page *page
     params.kv_keys = method ? method : args->kv_keys ? args->kv_keys : args->kv;
     params.kv_values = method ? method : args->kv_values ? args->kv_values : args->kv;
     params.kv_layers = method ? NULL : args->kv_layers;
+    params.evict = args->evict;
     params.sinks = args->sinks;
     params.residual = args->residual;
     params.seed = (uint64_t)args->kv_seed;

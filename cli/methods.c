@@ -1,4 +1,4 @@
-/* veloxquant methods: the ways to store keys and values, with what they take. */
+/* veloxquant methods: the ways to store keys and values and to evict tokens, with what they take. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,17 +95,55 @@ static void print_bits(const vq_kv_codec_info *c, uint32_t head_size)
     putchar('\n');
 }
 
+static void print_options(const vq_kv_option_info *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const vq_kv_option_info *o = &list[i];
+        printf("  %s %s=%g   %g to %g: %s\n", i ? "             " : "options      ", o->name, o->value, o->min, o->max,
+               o->help);
+    }
+}
+
 static void print_method(const vq_kv_codec_info *c, uint32_t head_size)
 {
     printf("\n%s\n  %s\n", c->name, c->summary);
     if (c->paper && c->paper[0])
         printf("  paper          %s\n", c->paper);
-    for (size_t i = 0; i < c->n_options; i++) {
-        const vq_kv_option_info *o = &c->options[i];
-        printf("  %s %s=%g   %g to %g: %s\n", i ? "             " : "options      ", o->name, o->value, o->min, o->max,
-               o->help);
-    }
+    print_options(c->options, c->n_options);
     print_bits(c, head_size);
+}
+
+static void print_policy(const vq_kv_policy_info *p)
+{
+    printf("\n%s\n  %s\n", p->name, p->summary);
+    if (p->paper && p->paper[0])
+        printf("  paper          %s\n", p->paper);
+    print_options(p->options, p->n_options);
+    if (p->needs_calibration)
+        puts("  needs          calibration=FILE or --calibration FILE ('veloxquant calibrate' makes it)");
+}
+
+/* Eviction policies of this name, or all of them; returns how many there were. */
+static size_t list_policies(const char *wanted, bool brief)
+{
+    size_t n_shown = 0;
+    for (size_t i = 0; i < vq_kv_n_policies(); i++) {
+        vq_kv_policy_info p;
+        vq_kv_policy_at(i, &p);
+        if (wanted && strcmp(wanted, p.name) != 0)
+            continue;
+        if (n_shown++ == 0 && !brief) {
+            puts("\nEviction policies, for --evict, are written in the same way. All of them take:");
+            size_t n;
+            const vq_kv_option_info *common = vq_kv_policy_common(&n);
+            print_options(common, n);
+        }
+        if (brief)
+            printf("%-18s %s\n", p.name, p.summary);
+        else
+            print_policy(&p);
+    }
+    return n_shown;
 }
 
 int cli_methods(int argc, char **argv)
@@ -115,7 +153,8 @@ int cli_methods(int argc, char **argv)
     const cli_page page = {"methods",
                            "[NAME] [options]",
                            "Lists the methods that --kv, --kv-keys and --kv-values take, with their paper, their "
-                           "options (default and range) and the bits a value they take, measured.",
+                           "options (default and range) and the bits a value they take, measured; then the policies "
+                           "that --evict takes.",
                            groups,
                            1,
                            ending,
@@ -144,8 +183,16 @@ int cli_methods(int argc, char **argv)
             print_method(&c, a.head_size);
         }
     }
+    if (a.brief && !wanted)
+        puts("\nEviction (--evict):");
+    n_shown += list_policies(wanted, a.brief);
     if (n_shown > 0)
         return CLI_FINE;
+    for (size_t i = 0; i < vq_kv_n_policies() && n_names < sizeof names / sizeof names[0]; i++) {
+        vq_kv_policy_info p;
+        vq_kv_policy_at(i, &p);
+        names[n_names++] = p.name;
+    }
     const char *near = cli_nearest(wanted ? wanted : "", names, n_names);
     return near ? cli_usage(&page, "unknown method '%s'; did you mean '%s'?", wanted, near)
                 : cli_usage(&page, "unknown method '%s'", wanted ? wanted : "");

@@ -19,6 +19,13 @@ typedef struct vq_kv vq_kv;
 
 typedef enum vq_kv_exact { VQ_KV_EXACT_F16, VQ_KV_EXACT_BF16, VQ_KV_EXACT_F32 } vq_kv_exact;
 
+/* How positions turn keys: pairs (i, i + n_rot/2) when halves, else (2i, 2i + 1), by position * freq[i]. */
+typedef struct vq_kv_rope {
+    const double *freq; /* [n_rot / 2] */
+    uint32_t n_rot;
+    bool halves;
+} vq_kv_rope;
+
 enum { VQ_KV_DEFAULT = UINT32_MAX }; /* for sinks and residual: what the method asks for */
 
 typedef struct vq_kv_params {
@@ -37,29 +44,24 @@ typedef struct vq_kv_params {
     float rope_base;                        /* likewise; 0 without a model */
     vq_pool *pool;                          /* may be NULL; must outlive the cache */
     const vq_calibration *calibration;      /* of methods that name none; may be NULL; must outlive the cache */
+    const char *evict;                      /* which rows stay: "snapkv:budget=25%" ...; NULL: all of them */
+    const vq_kv_rope *ropes;                /* [n_layers], for policies that need to turn queries; may be NULL; it and
+                                               what it points to must outlive the cache */
 } vq_kv_params;
 
 /* Where the bytes are.  codes .. reserved add up to what the cache took from the operating system; reserved is the part
- * that holds no rows now (free pages, room for exact rows, scratch of the attention).
- *
- * What forks share counts in the oldest one that is open, pages included that only younger ones still hold.  So the
- * sums of all forks add up to what the system gave, and closing one can make another's larger. */
+ * that holds no rows now (free pages, room for exact rows, scratch of the attention). */
 typedef struct vq_kv_bytes {
     uint64_t codes, scales, exact, shared, table, reserved;
     uint64_t n_rows;          /* rows held, over layers and kv heads */
     uint64_t n_packed_rows;   /* of these, held as codes */
-    uint64_t n_values_packed; /* (keys + values) held as codes that count here */
+    uint64_t n_values_packed; /* (keys + values) held as codes */
 } vq_kv_bytes;
 
 /* VQ_ERR_MISMATCH for a calibration of another model or shape; VQ_ERR_ARG, saying how to make one, when a method needs
  * one and there is none. */
 VQ_API vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err);
 VQ_API void vq_kv_close(vq_kv *kv);
-/* A second cache that goes on from the same rows, as if it had been given them itself; also between append and attend.
- * Full pages are shared and copied only when one of the two writes to them, so a fork costs tables, exact rows and
- * scratch.  Forks may be forked, used on different threads (a pool runs one of them at a time) and closed in any order;
- * 64 of a family may be open (VQ_ERR_FULL). */
-VQ_API vq_status vq_kv_fork(vq_kv *kv, vq_kv **out, vq_error *err);
 
 /* Rows go to the end of one layer, at positions pos .. pos + n - 1, which follow those of the rows before.  k
  * [n][n_kv_heads][d_k] and v [n][n_kv_heads][d_v] are copied; n is at most n_batch.  VQ_ERR_FULL when they do not all
@@ -71,7 +73,36 @@ VQ_API vq_status vq_kv_append(vq_kv *kv, uint32_t layer, uint32_t pos, const flo
  * [n][n_heads][d_v].  Changes nothing in the cache. */
 VQ_API vq_status vq_kv_attend(vq_kv *kv, uint32_t layer, const float *q, uint32_t n, float *out, vq_error *err);
 
-/* Rows appended to a layer and not truncated, those that left a sliding window included. */
+/* ---- eviction ----
+ * A policy (vq_kv_params.evict) decides which rows stay once a layer holds more than its budget.  Positions stay true:
+ * what is evicted leaves a gap.  Nothing is evicted but by vq_kv_compact, which the session calls:
+ *   - in a prompt, after every multiple of the policy's option `prompt` (0, the default: never) rows;
+ *   - when the prompt is over;
+ *   - when decoding, after every multiple of the option `every` rows.
+ * All layers must hold the same number of rows then.  Counting rows absolutely makes the result independent of how a
+ * prompt is cut. */
+typedef enum vq_kv_phase { VQ_KV_PROMPT, VQ_KV_PROMPT_END, VQ_KV_DECODE } vq_kv_phase;
+
+/* Says what the rows of the next appends are: of a prompt or generated (VQ_KV_DECODE).  A new cache is in a prompt. */
+VQ_API void vq_kv_begin(vq_kv *kv, vq_kv_phase phase);
+/* Shows the policy the queries q [n][n_heads][d_k] of the last n rows of the newest append, which vq_kv_attend does
+ * anyway: for those whose attention nobody needs. */
+VQ_API void vq_kv_observe(vq_kv *kv, uint32_t layer, const float *q, uint32_t n);
+/* Evicts down to the budget, merges sparse pages and gives memory back.  VQ_ERR_NOMEM; the cache is usable then, with
+ * the right rows, in more memory.  Without a policy nothing happens. */
+VQ_API vq_status vq_kv_compact(vq_kv *kv, vq_kv_phase phase, vq_error *err);
+/* After multiples of how many rows vq_kv_compact is due in this phase; 0: never before its end. */
+VQ_API uint32_t vq_kv_compact_step(const vq_kv *kv, vq_kv_phase phase);
+
+/* What eviction took so far. */
+typedef struct vq_kv_evict_stats {
+    double observe_seconds; /* computing the weights that the policy looks at, while appending and compacting */
+    double compact_seconds; /* the rest of compacting: scores, choice, merging pages */
+    uint64_t n_compactions, n_evicted; /* calls that evicted anything; rows, over layers and kv heads */
+} vq_kv_evict_stats;
+VQ_API void vq_kv_get_evict_stats(const vq_kv *kv, vq_kv_evict_stats *out);
+
+/* Rows appended to a layer and not truncated, those evicted or out of a sliding window included. */
 VQ_API uint32_t vq_kv_n_rows(const vq_kv *kv, uint32_t layer);
 /* First rows of a layer that are held exactly: what was asked for, or what the method asks for; 0 with a window. */
 VQ_API uint32_t vq_kv_n_sinks(const vq_kv *kv, uint32_t layer);
@@ -87,8 +118,8 @@ VQ_API void vq_kv_measure(const vq_kv *kv, vq_kv_bytes *out);
 VQ_API size_t vq_kv_mappings(const vq_kv *kv, const void **starts, size_t *n_bytes, size_t most);
 
 /* The rows that one kv head holds, as attention sees them (exact rows as they are, codes decoded): k [n][d_k], v
- * [n][d_v], pos [n]; any of them may be NULL.  Returns n, at most vq_kv_n_rows: rows whose page left the sliding window
- * are gone. */
+ * [n][d_v], pos [n], ascending; any of them may be NULL.  Returns n, at most vq_kv_n_rows: rows that were evicted or
+ * whose page left the sliding window are gone. */
 VQ_API uint32_t vq_kv_read(const vq_kv *kv, uint32_t layer, uint32_t head, float *k, float *v, uint32_t *pos);
 
 /* A versioned, checksummed file with everything that determines its meaning. */
@@ -110,5 +141,16 @@ typedef struct vq_kv_codec_info {
 } vq_kv_codec_info;
 VQ_API size_t vq_kv_n_codecs(void);
 VQ_API void vq_kv_codec_at(size_t index, vq_kv_codec_info *out);
+
+/* Registered eviction policies.  Besides its own options each takes those of vq_kv_policy_common. */
+typedef struct vq_kv_policy_info {
+    const char *name, *summary, *paper;
+    const vq_kv_option_info *options;
+    size_t n_options;
+    bool needs_calibration; /* the option calibration=FILE */
+} vq_kv_policy_info;
+VQ_API size_t vq_kv_n_policies(void);
+VQ_API void vq_kv_policy_at(size_t index, vq_kv_policy_info *out);
+VQ_API const vq_kv_option_info *vq_kv_policy_common(size_t *n);
 
 #endif

@@ -17,6 +17,7 @@ typedef struct vq_session_params {
     uint32_t n_batch; /* prompt tokens a forward pass; 0: 256.  Results do not depend on it */
     bool exact;       /* f32 activations instead of int8: slower, what quality is judged in */
     const char *kv_keys, *kv_values, *kv_layers; /* as vq_kv_params */
+    const char *evict;                           /* likewise; NULL: nothing is evicted */
     uint32_t sinks, residual;                    /* VQ_KV_DEFAULT */
     vq_kv_exact kv_exact;
     uint64_t seed;                     /* of the codecs */
@@ -46,6 +47,11 @@ typedef bool (*vq_logits_fn)(void *arg, size_t index, const float *logits);
  * VQ_ERR_CANCELLED whole chunks of n_batch tokens, up to and with the one that was cancelled, remain. */
 VQ_API vq_status vq_session_eval(vq_session *s, const int32_t *ids, size_t n, vq_logits_fn each, size_t first,
                                  void *arg, vq_error *err);
+/* The same for tokens that count as generated, one after the other: what an eviction policy does then, and not what it
+ * does in a prompt, happens to them, as if each had come in a call of its own.  vq_session_eval's are a prompt, which
+ * is over when it returns. */
+VQ_API vq_status vq_session_decode(vq_session *s, const int32_t *ids, size_t n, vq_logits_fn each, size_t first,
+                                   void *arg, vq_error *err);
 /* [n_vocab], of the last token; NULL before the first and after going back or loading. */
 VQ_API const float *vq_session_logits(const vq_session *s);
 

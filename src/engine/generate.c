@@ -112,7 +112,7 @@ static vq_status decode(vq_session *s, struct draw *d, struct writer *w, double 
                 result->finish = VQ_FINISH_CONTEXT;
                 return VQ_OK;
             }
-            VQ_TRY(vq_session_run(s, &result->pending, 1, &(vq_run){0}, err));
+            VQ_TRY(vq_session_run(s, &result->pending, 1, &(vq_run){.decodes = true}, err));
         }
         const int32_t id = draw_token(d, vq_session_logits(s));
         result->pending = id;

@@ -55,6 +55,7 @@ static vq_status open_parts(vq_session *s, const vq_session_params *params, vq_e
     kv.seed = params->seed;
     kv.pool = params->pool;
     kv.calibration = params->calibration;
+    kv.evict = params->evict;
     VQ_TRY(vq_kv_open(&s->kv, &kv, err));
     return vq_forward_open(&s->forward, s->model, params->pool, s->n_batch, params->exact, err);
 }
@@ -155,6 +156,24 @@ static bool pass_rows(vq_session *s, const vq_run *run, uint32_t from, uint32_t 
     return true;
 }
 
+/* Tokens of the next pass, of n: eviction happens at multiples of a number of rows, whatever the size of a pass. */
+static uint32_t chunk_of(const vq_session *s, vq_kv_phase phase, size_t n)
+{
+    uint32_t most = s->n_batch;
+    const uint32_t step = vq_kv_compact_step(s->kv, phase);
+    if (step > 0 && step - s->n_tokens % step < most)
+        most = step - s->n_tokens % step;
+    return n < most ? (uint32_t)n : most;
+}
+
+static vq_status compact(vq_session *s, vq_kv_phase phase, bool is_end, vq_error *err)
+{
+    const uint32_t step = vq_kv_compact_step(s->kv, phase);
+    if (phase == VQ_KV_PROMPT && is_end)
+        return vq_kv_compact(s->kv, VQ_KV_PROMPT_END, err);
+    return step > 0 && s->n_tokens % step == 0 ? vq_kv_compact(s->kv, phase, err) : VQ_OK;
+}
+
 vq_status vq_session_run(vq_session *s, const int32_t *ids, size_t n, const vq_run *run, vq_error *err)
 {
     VQ_TRY(check_tokens(s, ids, n, err));
@@ -166,8 +185,10 @@ vq_status vq_session_run(vq_session *s, const int32_t *ids, size_t n, const vq_r
             return vq_fail(err, VQ_ERR_NOMEM, "no memory for %d rows of %u logits", VQ_FORWARD_LOGITS, s->n_vocab);
     }
     s->has_logits = false;
+    const vq_kv_phase phase = run->decodes ? VQ_KV_DECODE : VQ_KV_PROMPT;
+    vq_kv_begin(s->kv, phase);
     for (size_t done = 0; done < n;) {
-        const uint32_t chunk = n - done < s->n_batch ? (uint32_t)(n - done) : s->n_batch;
+        const uint32_t chunk = chunk_of(s, phase, n - done);
         const uint32_t wanted = first_wanted(run, done, chunk, n);
         const vq_status status = vq_forward_run(s->forward, s->kv, ids + done, s->n_tokens, chunk, wanted, err);
         if (status != VQ_OK) {
@@ -176,6 +197,7 @@ vq_status vq_session_run(vq_session *s, const int32_t *ids, size_t n, const vq_r
         }
         memcpy(s->ids + s->n_tokens, ids + done, chunk * sizeof *ids);
         s->n_tokens += chunk;
+        VQ_TRY(compact(s, phase, done + chunk == n, err));
         bool go_on = true;
         if (run->each && run->first < done + chunk)
             go_on = pass_rows(s, run, wanted, chunk, done);
@@ -197,6 +219,12 @@ vq_status vq_session_eval(vq_session *s, const int32_t *ids, size_t n, vq_logits
                           vq_error *err)
 {
     return vq_session_run(s, ids, n, &(vq_run){.each = each, .first = first, .arg = arg}, err);
+}
+
+vq_status vq_session_decode(vq_session *s, const int32_t *ids, size_t n, vq_logits_fn each, size_t first, void *arg,
+                            vq_error *err)
+{
+    return vq_session_run(s, ids, n, &(vq_run){.each = each, .first = first, .arg = arg, .decodes = true}, err);
 }
 
 vq_status vq_session_truncate(vq_session *s, uint32_t n_tokens, vq_error *err)

@@ -8,6 +8,7 @@
 typedef struct vq_run {
     vq_logits_fn each; /* as vq_session_eval; may be NULL */
     size_t first;
+    bool decodes;                                         /* the tokens count as generated */
     bool (*progress)(void *arg, size_t done, size_t all); /* after each chunk; false cancels; may be NULL */
     void *arg;                                            /* of both */
 } vq_run;

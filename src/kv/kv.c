@@ -4,6 +4,7 @@
 
 #include "base/cpu.h"
 #include "base/pool.h"
+#include "kv/evict.h"
 #include "kv/kv_inner.h"
 
 /* Rows times channels below which waking the threads costs more than it saves. */
@@ -51,6 +52,17 @@ uint64_t vq_kv_exact_live(const vq_kv_layer *l, uint32_t head, uint32_t first, u
         bits = vq_low_bits(n_pending) << n;
     }
     return bits | vq_mask_bits(l->heads[head].exact_live, first - l->exact_first, n);
+}
+
+void vq_kv_page_give(vq_kv *kv, const vq_kv_layer *l, vq_kv_page *page)
+{
+    uint32_t area = l->first_area;
+    while (!vq_store_has(&kv->store, area, page->bytes))
+        area++;
+    vq_store_give(&kv->store, area, page->bytes);
+    if (page->offsets)
+        vq_store_give(&kv->store, kv->offset_area, page->offsets);
+    *page = (vq_kv_page){0};
 }
 
 /* ---- settle ---- */
@@ -192,11 +204,9 @@ static vq_status take_pages(append_job *job, vq_error *err)
     for (; i < kv->n_kv_heads && status == VQ_OK; i++) {
         vq_kv_head *h = &l->heads[i];
         const bool open = is_open(l, h);
-        if (open)
-            status = vq_kv_page_make_own(kv, l, i, &h->pages[h->n_pages - 1], err);
         uint32_t row = open ? h->pages[h->n_pages - 1].first + VQ_PAGE_ROWS : job->from;
         h->touched = h->n_pages - open;
-        for (; status == VQ_OK && row < job->to; row += VQ_PAGE_ROWS) {
+        for (; row < job->to; row += VQ_PAGE_ROWS) {
             vq_kv_page page = {.first = row};
             if (h->n_pages == l->page_room) /* a loaded cache may have many pages of few rows */
                 status = vq_fail(err, VQ_ERR_FULL, "no room for another page after %u", h->n_pages);
@@ -276,6 +286,8 @@ vq_status vq_kv_append(vq_kv *kv, uint32_t layer, uint32_t pos, const float *k, 
     l->n_rows += n;
     l->coded_end = end;
     kv->pending = layer;
+    if (kv->evict)
+        vq_evictor_appended(kv, layer, n);
     const size_t n_floats = (size_t)n * kv->n_kv_heads * (kv->d_k + kv->d_v);
     vq_pool_run(n_floats < SERIAL_FLOATS ? NULL : kv->pool, 2 * kv->n_kv_heads, stage_rows, &job);
     if (job.from == job.to)
@@ -354,19 +366,25 @@ vq_status vq_kv_truncate(vq_kv *kv, uint32_t n, vq_error *err)
             truncate_layer(kv, &kv->layers[i], n);
         drop_pages(kv, &kv->layers[i]);
     }
+    if (kv->evict)
+        vq_evictor_cut(kv, n);
     return VQ_OK;
 }
 
 void vq_kv_clear(vq_kv *kv)
 {
-    vq_kv_let_go(kv);
     kv->pending = VQ_NO_LAYER;
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         vq_kv_layer *l = &kv->layers[i];
         l->n_rows = l->n_settled = l->gone = 0;
         l->coded_end = l->coded_floor = l->exact_first = l->sinks;
         for (uint32_t h = 0; h < kv->n_kv_heads; h++)
-            l->heads[h].first_index = 0;
+            l->heads[h].n_pages = l->heads[h].first_index = 0;
+    }
+    vq_store_give_all(&kv->store);
+    if (kv->evict) {
+        vq_evictor_cut(kv, 0);
+        kv->evict->phase = VQ_KV_PROMPT;
     }
 }
 

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/pool.h"
+#include "kv/evict.h"
 #include "kv/kv_inner.h"
 
 /* Multiply-adds below which waking the threads costs more than it saves. */
@@ -138,7 +139,7 @@ static void weigh(const vq_kv *kv, const tile *t, vq_kv_scratch *s, size_t acc_l
             kv->kernels.vec.scale(s->part + i * acc_len, s->rescale[i], (uint32_t)acc_len);
 }
 
-static void score_exact(const vq_kv *kv, const float *q, uint32_t n_queries, const void *k, uint32_t n, float *out)
+void vq_kv_score_exact(const vq_kv *kv, const float *q, uint32_t n_queries, const void *k, uint32_t n, float *out)
 {
     const vq_attention_kernels *a = &kv->kernels.attention;
     switch (kv->exact) {
@@ -189,7 +190,7 @@ static void run_exact(const attend_job *job, const tile *t, uint32_t head, const
             continue;
         for (uint32_t row = first, n; row < end; row += n) {
             const unsigned char *k = held_rows(job, head, true, seg->kind, row, end, &n);
-            score_exact(kv, q, t->n_queries, k, n, s->scores + (row - first));
+            vq_kv_score_exact(kv, q, t->n_queries, k, n, s->scores + (row - first));
         }
         set_live(job, t, first, end - first, live, s->live);
         weigh(kv, t, s, kv->d_v);
@@ -438,13 +439,15 @@ vq_status vq_kv_attend(vq_kv *kv, uint32_t layer, const float *q, uint32_t n, fl
     if (vq_pool_n_threads(pool) == 1 || job.n_tiles > 1 || n_queries > kv->n_heads ||
         n_queries * job.n_segments > kv->part_room) {
         vq_pool_run(pool, job.n_tiles * kv->n_kv_heads, attend_tile, &job);
-        return VQ_OK;
+    } else {
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++)
+            gather(&job, &t, h, kv->token_q + (size_t)h * t.n_queries * kv->d_k,
+                   kv->token_prepared + h * t.n_queries * vq_side_query_bytes(&l->heads[h].k));
+        vq_pool_run(pool, kv->n_kv_heads * job.n_segments, attend_segment, &job);
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++)
+            merge_head(&job, &t, h);
     }
-    for (uint32_t h = 0; h < kv->n_kv_heads; h++)
-        gather(&job, &t, h, kv->token_q + (size_t)h * t.n_queries * kv->d_k,
-               kv->token_prepared + h * t.n_queries * vq_side_query_bytes(&l->heads[h].k));
-    vq_pool_run(pool, kv->n_kv_heads * job.n_segments, attend_segment, &job);
-    for (uint32_t h = 0; h < kv->n_kv_heads; h++)
-        merge_head(&job, &t, h);
+    if (kv->evict)
+        vq_evictor_attended(kv, layer, q, n);
     return VQ_OK;
 }

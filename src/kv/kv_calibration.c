@@ -41,23 +41,24 @@ static vq_status open_named(vq_kv *kv, const char *path, const vq_calibration **
     return vq_fail(err, VQ_ERR_UNSUPPORTED, "%s: methods of one cache may name %d calibrations", path, VQ_MAX_OWN);
 }
 
-vq_status vq_kv_calibration_of(vq_kv *kv, const vq_method *m, const vq_calibration **out, vq_error *err)
+vq_status vq_kv_calibration_of(vq_kv *kv, const char *method, bool needed, const char *named,
+                               const vq_calibration **out, vq_error *err)
 {
     *out = NULL;
-    if (!m->codec->calibrated) {
-        if (m->calibration[0])
-            return vq_fail(err, VQ_ERR_ARG, "%s: takes no calibration", m->codec->name);
+    if (!needed) {
+        if (named[0])
+            return vq_fail(err, VQ_ERR_ARG, "%s: takes no calibration", method);
         return VQ_OK;
     }
     const vq_calibration *c = kv->calibration;
-    if (m->calibration[0])
-        VQ_TRY(open_named(kv, m->calibration, &c, err));
+    if (named[0])
+        VQ_TRY(open_named(kv, named, &c, err));
     if (!c)
         return vq_fail(
             err, VQ_ERR_ARG,
             "%s needs a calibration of the model: 'veloxquant calibrate MODEL --text FILE -o FILE.vqc' makes "
             "it, then --calibration FILE.vqc",
-            m->codec->name);
+            method);
     VQ_TRY(check(kv, c, err));
     kv->calibration_hash = vq_hash64(kv->calibration_hash, vq_calibration_get_info(c)->hash, 0, 0, 0);
     *out = c;

@@ -1,4 +1,5 @@
 /* Where a cache's bytes are. */
+#include "kv/evict.h"
 #include "kv/kv_inner.h"
 
 static uint64_t count(const uint64_t *mask, uint32_t n)
@@ -22,8 +23,7 @@ static void count_rows(const vq_kv_layer *l, uint32_t head, uint64_t *n_exact, u
         *n_coded += (uint64_t)__builtin_popcountll(h->pages[p].live);
 }
 
-/* shared: what forks share counts here. */
-static void measure_layer(const vq_kv *kv, const vq_kv_layer *l, bool pending, bool shared, vq_kv_bytes *out)
+static void measure_layer(const vq_kv *kv, const vq_kv_layer *l, bool pending, vq_kv_bytes *out)
 {
     const size_t row_bytes = (kv->d_k + kv->d_v) * kv->exact_bytes;
     /* While an append is pending, rows that have become codes are still held exactly, too.  Exact rows that were
@@ -36,45 +36,38 @@ static void measure_layer(const vq_kv *kv, const vq_kv_layer *l, bool pending, b
     out->exact += kv->n_kv_heads * n_held * row_bytes;
     for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
         const vq_kv_head *h = &l->heads[i];
-        uint64_t n_exact, n_coded, n_elsewhere = 0;
+        uint64_t n_exact, n_coded;
         count_rows(l, i, &n_exact, &n_coded);
+        out->codes += h->n_pages * l->split.codes;
+        out->scales += h->n_pages * l->split.scales;
         out->table += h->n_pages * sizeof(vq_kv_page);
-        for (uint32_t p = 0; p < h->n_pages; p++) {
-            const vq_kv_page *page = &h->pages[p];
-            if (vq_kv_page_is_own(kv, l, page)) {
-                out->codes += l->split.codes;
-                out->scales += l->split.scales;
-                out->table += page->offsets ? VQ_PAGE_ROWS * sizeof(uint16_t) : 0;
-            } else if (!shared) {
-                n_elsewhere += (uint64_t)__builtin_popcountll(page->live);
-            }
-        }
+        for (uint32_t p = 0; p < h->n_pages; p++)
+            out->table += h->pages[p].offsets ? VQ_PAGE_ROWS * sizeof(uint16_t) : 0;
         out->n_rows += n_exact + n_coded;
         out->n_packed_rows += n_coded;
-        out->n_values_packed += (n_coded - n_elsewhere) * (kv->d_k + kv->d_v);
+        out->n_values_packed += n_coded * (kv->d_k + kv->d_v);
     }
 }
 
 void vq_kv_measure(const vq_kv *kv, vq_kv_bytes *out)
 {
     *out = (vq_kv_bytes){.shared = kv->n_shared, .table = kv->n_struct_bytes};
-    uint64_t mapped = kv->n_struct_bytes + kv->n_rows_bytes + kv->store.n_mapped;
-    const bool shared = vq_kv_measure_shared(kv, out, &mapped);
     for (uint32_t i = 0; i < kv->n_layers; i++)
-        measure_layer(kv, &kv->layers[i], kv->pending == i, shared, out);
+        measure_layer(kv, &kv->layers[i], kv->pending == i, out);
+    const uint64_t mapped =
+        kv->n_struct_bytes + kv->n_rows_bytes + kv->store.n_mapped + (kv->evict ? kv->evict->n_bytes : 0);
     out->reserved = mapped - out->codes - out->scales - out->exact - out->table;
 }
 
 size_t vq_kv_mappings(const vq_kv *kv, const void **starts, size_t *n_bytes, size_t most)
 {
-    const void *fixed[2] = {kv, kv->rows_block};
-    const size_t fixed_bytes[2] = {kv->n_struct_bytes, kv->n_rows_bytes};
-    for (size_t i = 0; i < 2 && i < most; i++) {
+    const void *fixed[3] = {kv, kv->rows_block, kv->evict};
+    const size_t fixed_bytes[3] = {kv->n_struct_bytes, kv->n_rows_bytes, kv->evict ? kv->evict->n_bytes : 0};
+    const size_t n_fixed = kv->evict ? 3 : 2;
+    for (size_t i = 0; i < n_fixed && i < most; i++) {
         starts[i] = fixed[i];
         n_bytes[i] = fixed_bytes[i];
     }
-    const size_t skip = most < 2 ? most : 2;
-    size_t n = 2 + vq_store_mappings(&kv->store, starts + skip, n_bytes + skip, most - skip);
-    const size_t own = n < most ? n : most;
-    return n + vq_kv_shared_mappings(kv, starts + own, n_bytes + own, most - own);
+    const size_t skip = most < n_fixed ? most : n_fixed;
+    return n_fixed + vq_store_mappings(&kv->store, starts + skip, n_bytes + skip, most - skip);
 }

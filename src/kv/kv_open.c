@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/cpu.h"
 #include "base/pool.h"
+#include "kv/evict.h"
 #include "kv/kv_inner.h"
 
 enum { MOST_CTX = 1 << 28, MOST_LAYERS = 4096, MOST_HEADS = 4096 };
@@ -126,7 +127,7 @@ static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, uint3
 {
     *side = (vq_side){.codec = m->codec, .kernels = &kv->kernels, .d = keys ? kv->d_k : kv->d_v};
     const vq_calibration *calibration;
-    VQ_TRY(vq_kv_calibration_of(kv, m, &calibration, err));
+    VQ_TRY(vq_kv_calibration_of(kv, m->codec->name, m->codec->calibrated, m->calibration, &calibration, err));
     const vq_codec_env env = {.layer = layer,
                               .head = head,
                               .d = side->d,
@@ -191,6 +192,7 @@ static void lay_out_scratch(vq_arena *arena, const vq_kv *kv, vq_kv_scratch *s)
 {
     const size_t nq = kv->tile_most, d = kv->d_k > kv->d_v ? kv->d_k : kv->d_v;
     s->rows = vq_arena_take(arena, VQ_PAGE_ROWS * d, sizeof(float));
+    s->rows_v = vq_arena_take(arena, VQ_PAGE_ROWS * d, sizeof(float));
     s->q = vq_arena_take(arena, nq * kv->d_k, sizeof(float));
     s->prepared = vq_arena_take(arena, nq, kv->query_most);
     s->scores = vq_arena_take(arena, nq * VQ_PAGE_ROWS, sizeof(float));
@@ -269,7 +271,7 @@ static vq_status map_arena(vq_arena *arena, size_t *n_bytes, vq_error *err)
     return VQ_OK;
 }
 
-/* An area for each head, with two pages more than its table can name: one may be taken before another is given back.
+/* An area for each head, with more pages than its table can name: merged ones are taken before others are given back.
  * And one for the offsets of all pages. */
 static vq_status open_store(vq_kv *kv, vq_error *err)
 {
@@ -284,7 +286,7 @@ static vq_status open_store(vq_kv *kv, vq_error *err)
         for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
             vq_store_area *area = &kv->store.areas[l->first_area + h];
             area->page_bytes = l->page_bytes;
-            area->n_pages = l->page_room + 2;
+            area->n_pages = 2 * l->page_room;
             n_all += area->n_pages;
         }
     }
@@ -292,8 +294,7 @@ static vq_status open_store(vq_kv *kv, vq_error *err)
     return vq_store_reserve(&kv->store, err);
 }
 
-/* `like`: has the same parameters, and its layers are asked instead of the texts of methods; NULL: none. */
-static vq_status build(vq_kv *kv, const vq_kv_params *p, const vq_kv *like, vq_error *err)
+static vq_status build(vq_kv *kv, const vq_kv_params *p, vq_error *err)
 {
     vq_kernels_init(&kv->kernels, vq_cpu_detect());
     kv->pool = p->pool;
@@ -318,14 +319,12 @@ static vq_status build(vq_kv *kv, const vq_kv_params *p, const vq_kv *like, vq_e
     kv->tile_tokens = tokens < 1 ? 1 : tokens > VQ_GRANULE ? VQ_GRANULE : tokens;
     kv->tile_most = kv->tile_tokens * kv->group;
 
-    if (!like)
-        VQ_TRY(choose_methods(kv->layers, p, err));
-    for (uint32_t i = 0; like && i < kv->n_layers; i++) {
-        kv->layers[i].keys = like->layers[i].keys;
-        kv->layers[i].values = like->layers[i].values;
-        kv->layers[i].window = like->layers[i].window;
-        kv->layers[i].sinks = like->layers[i].sinks;
-        kv->layers[i].residual = like->layers[i].residual;
+    VQ_TRY(choose_methods(kv->layers, p, err));
+    vq_policy_choice choice;
+    if (p->evict) {
+        const vq_status status = vq_policy_parse(&choice, p->evict, err);
+        if (status != VQ_OK)
+            return vq_fail_prefix(err, status, "evict");
     }
     kv->acc_most = kv->d_v;
     size_t most_segments = 0;
@@ -348,18 +347,20 @@ static vq_status build(vq_kv *kv, const vq_kv_params *p, const vq_kv *like, vq_e
     VQ_TRY(map_arena(&arena, &kv->n_rows_bytes, err));
     kv->rows_block = arena.base;
     lay_out_rows(&arena, kv);
-    return VQ_OK;
+    return p->evict ? vq_evictor_open(kv, p, &choice, err) : VQ_OK;
 }
 
-static vq_status open_checked(vq_kv **out, const vq_kv_params *params, const vq_kv *like, vq_error *err)
+vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err)
 {
+    *out = NULL;
+    VQ_TRY(check(params, err));
     vq_arena arena = {0};
     lay_out_structs(&arena, params);
     size_t n_bytes = 0;
     VQ_TRY(map_arena(&arena, &n_bytes, err));
     vq_kv *kv = lay_out_structs(&arena, params);
     kv->n_struct_bytes = n_bytes;
-    const vq_status status = build(kv, params, like, err);
+    const vq_status status = build(kv, params, err);
     if (status != VQ_OK) {
         vq_kv_close(kv);
         return status;
@@ -368,41 +369,10 @@ static vq_status open_checked(vq_kv **out, const vq_kv_params *params, const vq_
     return VQ_OK;
 }
 
-vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err)
-{
-    *out = NULL;
-    VQ_TRY(check(params, err));
-    return open_checked(out, params, NULL, err);
-}
-
-vq_status vq_kv_open_like(vq_kv **out, const vq_kv *like, vq_error *err)
-{
-    const vq_kv_params p = {.n_layers = like->n_layers,
-                            .n_heads = like->n_heads,
-                            .n_kv_heads = like->n_kv_heads,
-                            .d_k = like->d_k,
-                            .d_v = like->d_v,
-                            .n_ctx = like->n_ctx,
-                            .n_batch = like->n_batch,
-                            .scale = like->scale,
-                            .exact = like->exact,
-                            .seed = like->seed,
-                            .model_hash = like->model_hash,
-                            .rope_base = like->rope_base,
-                            .pool = like->pool,
-                            .calibration = like->calibration};
-    *out = NULL;
-    return open_checked(out, &p, like, err);
-}
-
 void vq_kv_close(vq_kv *kv)
 {
     if (!kv)
         return;
-    if (kv->family) {
-        vq_kv_let_go(kv);
-        vq_kv_leave_family(kv);
-    }
     for (uint32_t i = 0; i < kv->n_layers; i++)
         for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
             vq_side *sides[2] = {&kv->layers[i].heads[h].k, &kv->layers[i].heads[h].v};
@@ -410,6 +380,7 @@ void vq_kv_close(vq_kv *kv)
                 if (sides[j]->state)
                     sides[j]->codec->destroy(sides[j]->state);
         }
+    vq_evictor_close(kv->evict);
     vq_kv_close_calibrations(kv);
     vq_store_close(&kv->store);
     vq_store_unmap(kv->rows_block, kv->n_rows_bytes);

@@ -1,70 +1,33 @@
 /* The text of a method, and the listing of the registered codecs. */
-#include <ctype.h>
-#include <locale.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kv/codec.h"
-
-enum { LIST_BYTES = 400 };
-
-static bool is_word(const char *at, size_t n, const char *word)
-{
-    return strlen(word) == n && memcmp(at, word, n) == 0;
-}
-
-/* Joins words with blanks, cutting where the room ends. */
-static void list_add(char *list, const char *word)
-{
-    const size_t at = strlen(list);
-    snprintf(list + at, LIST_BYTES - at, "%s%s", at ? " " : "", word);
-}
+#include "kv/option_text.h"
 
 static const vq_codec *find_codec(const char *name, size_t n, vq_error *err)
 {
-    char list[LIST_BYTES] = "";
+    char list[VQ_LIST_BYTES] = "";
     for (size_t i = 0; i < vq_n_codecs; i++) {
-        if (is_word(name, n, vq_codecs[i]->name))
+        if (vq_text_is(name, n, vq_codecs[i]->name))
             return vq_codecs[i];
-        list_add(list, vq_codecs[i]->name);
+        vq_text_list(list, vq_codecs[i]->name);
     }
     vq_fail(err, VQ_ERR_ARG, "no method is called '%.*s'; there are: %s", (int)(n < 64 ? n : 64), name, list);
     return NULL;
-}
-
-/* A plain decimal number, whatever the locale: digits, one point, a sign, an exponent. */
-static bool parse_number(const char *at, size_t n, double *out)
-{
-    char text[48];
-    if (n == 0 || n >= sizeof text)
-        return false;
-    for (size_t i = 0; i < n; i++)
-        if (!isdigit((unsigned char)at[i]) && !strchr("+-.eE", at[i]))
-            return false;
-    memcpy(text, at, n);
-    text[n] = '\0';
-    char *point = strchr(text, '.');
-    if (point)
-        *point = localeconv()->decimal_point[0];
-    char *end;
-    *out = strtod(text, &end);
-    return end == text + n && isfinite(*out);
 }
 
 /* Where the value of option `name` goes; *info has its range. */
 static const vq_kv_option_info *find_option(const vq_codec *codec, const char *name, size_t n, size_t *index,
                                             vq_error *err)
 {
-    char list[LIST_BYTES] = "";
+    char list[VQ_LIST_BYTES] = "";
     for (size_t i = 0; i < codec->n_options; i++) {
         *index = i;
-        if (is_word(name, n, codec->options[i].name))
+        if (vq_text_is(name, n, codec->options[i].name))
             return &codec->options[i];
-        list_add(list, codec->options[i].name);
+        vq_text_list(list, codec->options[i].name);
     }
-    list_add(list, "sinks residual calibration");
+    vq_text_list(list, "sinks residual calibration");
     vq_fail(err, VQ_ERR_ARG, "%s has no option '%.*s'; it has: %s", codec->name, (int)(n < 64 ? n : 64), name, list);
     return NULL;
 }
@@ -81,7 +44,7 @@ static vq_status parse_option(vq_method *m, const char *at, size_t n, vq_error *
         return vq_fail(err, VQ_ERR_ARG, "%s: '%.*s' is not of the form option=value", m->codec->name,
                        (int)(n < 64 ? n : 64), at);
     const size_t n_name = (size_t)(equals - at), n_value = n - n_name - 1;
-    if (is_word(at, n_name, "calibration")) {
+    if (vq_text_is(at, n_name, "calibration")) {
         if (n_value == 0 || n_value >= sizeof m->calibration)
             return vq_fail(err, VQ_ERR_ARG, "%s: calibration is a path of %zu bytes, allowed are 1 to %zu",
                            m->codec->name, n_value, sizeof m->calibration - 1);
@@ -92,18 +55,13 @@ static vq_status parse_option(vq_method *m, const char *at, size_t n, vq_error *
     const vq_kv_option_info *info = NULL;
     size_t index = 0;
     for (size_t i = 0; i < 2; i++)
-        if (is_word(at, n_name, common[i].name))
+        if (vq_text_is(at, n_name, common[i].name))
             info = &common[i];
     if (!info && !(info = find_option(m->codec, at, n_name, &index, err)))
         return VQ_ERR_ARG;
 
     double value;
-    if (!parse_number(equals + 1, n_value, &value))
-        return vq_fail(err, VQ_ERR_ARG, "%s: %s is '%.*s', which is no number", m->codec->name, info->name,
-                       (int)(n_value < 64 ? n_value : 64), equals + 1);
-    if (value < info->min || value > info->max || (!info->fraction && value != floor(value)))
-        return vq_fail(err, VQ_ERR_ARG, "%s: %s is %g, which is no %s from %g to %g", m->codec->name, info->name, value,
-                       info->fraction ? "number" : "whole number", info->min, info->max);
+    VQ_TRY(vq_text_value(m->codec->name, info, equals + 1, n_value, &value, err));
     if (info == &common[0])
         m->sinks = (uint32_t)value;
     else if (info == &common[1])

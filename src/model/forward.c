@@ -98,6 +98,7 @@ void vq_forward_kv_params(const vq_model *model, vq_kv_params *params)
     params->d_k = hp->d_k;
     params->d_v = hp->d_v;
     params->window = model->windows;
+    params->ropes = model->kv_ropes;
     params->scale = hp->attn_scale;
     params->model_hash = model->hash;
     params->rope_base = model->ropes[VQ_ROPE_GLOBAL].base;

@@ -16,8 +16,8 @@ void vq_forward_close(vq_forward *f);
 /* What later runs show; NULL: nothing, which costs nothing.  It must outlive them. */
 void vq_forward_observe(vq_forward *f, const vq_observer *observer);
 
-/* The shape of the cache that the model needs: fills layers, heads, head sizes, windows (pointing into the model),
- * scale, model hash and RoPE base; leaves the rest of params alone. */
+/* The shape of the cache that the model needs: fills layers, heads, head sizes, windows and RoPE (pointing into
+ * the model), scale, model hash and RoPE base; leaves the rest of params alone. */
 void vq_forward_kv_params(const vq_model *model, vq_kv_params *params);
 
 /* Tokens ids [n] at positions pos .. pos + n - 1 through all layers, appending to kv.  Logits may then be asked for

@@ -63,6 +63,7 @@ static void layout(vq_arena *a, vq_model *m, double *freqs[VQ_N_ROPES], size_t n
 {
     m->layers = vq_arena_take(a, m->hp.n_layers, sizeof *m->layers);
     m->windows = vq_arena_take(a, m->hp.n_layers, sizeof *m->windows);
+    m->kv_ropes = vq_arena_take(a, m->hp.n_layers, sizeof *m->kv_ropes);
     for (int rope = 0; rope < VQ_N_ROPES; rope++)
         freqs[rope] = vq_arena_take(a, m->hp.n_rot / 2, sizeof(double));
     m->name = vq_arena_take(a, name_bytes + 1, 1);
@@ -124,6 +125,8 @@ static vq_status load(vq_model *m, vq_error *err)
     for (uint32_t i = 0; i < m->hp.n_layers; i++)
         m->windows[i] = m->layers[i].window;
     VQ_TRY(vq_ropes_make(m, freqs, err));
+    for (uint32_t i = 0; i < m->hp.n_layers; i++)
+        m->kv_ropes[i] = (vq_kv_rope){m->ropes[m->layers[i].rope].freq, m->hp.n_rot, m->hp.rope_halves};
     VQ_TRY(vq_tokenizer_open(&m->tokenizer, m->gguf, err));
     VQ_TRY(vq_weights_bind(m, err));
     VQ_TRY(vq_weights_check_finite(m, err));

@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "base/status.h"
 #include "kernels/matmul.h"
+#include "veloxquant/kv.h"
 #include "veloxquant/model.h"
 
 enum {
@@ -71,8 +72,9 @@ struct vq_model {
     vq_rope ropes[VQ_N_ROPES];
     vq_matrix embd, output; /* the same matrix when embeddings are tied */
     const float *output_norm;
-    vq_layer *layers;  /* [n_layers] */
-    uint32_t *windows; /* [n_layers] for the cache */
+    vq_layer *layers;     /* [n_layers] */
+    uint32_t *windows;    /* [n_layers] for the cache */
+    vq_kv_rope *kv_ropes; /* likewise */
     vq_model_info info;
     char *name;
     uint64_t hash;

@@ -189,12 +189,14 @@ vq_status vq_step_attend(vq_forward *f, vq_error *err)
     show_rows(f, VQ_ROWS_K, f->k, hp->n_kv_heads, hp->d_k);
     show_rows(f, VQ_ROWS_V, f->v, hp->n_kv_heads, hp->d_v);
     VQ_TRY(vq_kv_append(f->kv, f->layer, f->pos, f->k, f->v, f->n, err));
-    const float *q = f->q;
-    if (f->layer + 1 == hp->n_layers) {
-        f->n -= f->n_skip;
-        f->x += (size_t)f->n_skip * hp->n_embd;
-        q += (size_t)f->n_skip * hp->n_heads * hp->d_k;
-    }
+    const bool is_last = f->layer + 1 == hp->n_layers;
+    const uint32_t skip = is_last ? f->n_skip : 0;
+    /* Eviction may look at the queries of all rows, also where nobody wants their logits. */
+    if (skip > 0)
+        vq_kv_observe(f->kv, f->layer, f->q, f->n);
+    f->n -= skip;
+    f->x += (size_t)skip * hp->n_embd;
+    const float *q = f->q + (size_t)skip * hp->n_heads * hp->d_k;
     return f->n == 0 ? VQ_OK : vq_kv_attend(f->kv, f->layer, q, f->n, f->o, err);
 }
 
