@@ -72,6 +72,16 @@ def write(path, results):
     os.replace(temporary, path)
 
 
+def put(path, section, value):
+    """One section of a file whose others stay."""
+    try:
+        with open(path) as f:
+            whole = json.load(f)
+    except FileNotFoundError:
+        whole = {}
+    write(path, dict(whole, **{section: value}))
+
+
 def compact(value, indent=0):
     """JSON whose diff can be read: a list of numbers or a small object stays on one line."""
     flat = json.dumps(value)
