@@ -8,13 +8,13 @@
  *     header: JSON, the last thing in the file
  *         {"writer": "veloxquant 0.1.0", "source": {"file": .., "hash": "..", "types": "Q4_1, F32"},
  *          "metadata": {"offset": 4096, "bytes": .., "sum": ".."},
- *          "rotations": [{"width": 576, "kind": "hadamard" | "qr", "seed": 0, "sum": "..",
- *                         "offset": .., "bytes": ..}],        (offset and bytes only where it is kept)
+ *          "rotations": [{"width": 576, "kind": "hadamard" | "qr", "seed": 0, "hash": "..",
+ *                         "offset": .., "bytes": .., "sum": ".."}],    (the last three only where a qr one is kept)
  *          "tensors": [{"name": .., "type": "VQ3", "dims": [576, 1536], "offset": .., "bytes": .., "sum": "..",
  *                       "error": 0.186}]}
  *
- * Little-endian; sums are XXH3 of 64 bits, in JSON as 16 hexadecimal digits.  The sum of a rotation is that of its
- * content, kept or not, so that one which is drawn again can be held to it.
+ * Little-endian; sums are XXH3 of 64 bits, in JSON as 16 hexadecimal digits.  The hash of a rotation is that of
+ * vq_input_rotation_hash, so that one which is drawn again can be held to it.
  *
  * Opening checks the first 64 bytes, the header, the metadata and every bound; blobs are not read.  vq_gguf_verify
  * reads them all.  Other versions are refused: a reservoir is made again from its source in minutes. */
@@ -46,10 +46,15 @@ typedef struct vq_stored_rotation {
     uint32_t width;
     bool haar; /* "qr": a matrix drawn from the Haar measure; else Hadamard blocks */
     uint64_t seed;
-    uint64_t sum;         /* of the content, kept or drawn */
-    const uint8_t *bytes; /* NULL: to be drawn from the seed */
-    uint64_t n_bytes;
+    uint64_t hash;       /* vq_input_rotation_hash, of a kept one too */
+    const float *matrix; /* [width][width] of qr where it is kept, 64-byte aligned; NULL: to be drawn from the seed */
+    uint64_t sum;        /* of the matrix's bytes */
 } vq_stored_rotation;
+
+static inline uint64_t vq_stored_rotation_bytes(const vq_stored_rotation *r)
+{
+    return r->matrix ? (uint64_t)r->width * r->width * sizeof(float) : 0;
+}
 
 typedef struct vq_reservoir {
     json_t *header; /* names of tensors point into it */
@@ -72,9 +77,8 @@ typedef struct vq_reservoir_writer vq_reservoir_writer;
 
 /* Copies the metadata of `source`. `source` is no longer needed afterwards. */
 vq_status vq_reservoir_writer_open(vq_reservoir_writer **out, const char *path, const vq_gguf *source, vq_error *err);
-/* kept: its bytes go into the file. */
-vq_status vq_reservoir_writer_rotation(vq_reservoir_writer *w, const vq_stored_rotation *rotation, bool kept,
-                                       vq_error *err);
+/* With its matrix, if it has one; its sum is computed here. */
+vq_status vq_reservoir_writer_rotation(vq_reservoir_writer *w, const vq_stored_rotation *rotation, vq_error *err);
 /* begin, its bytes in pieces, end.  like: name, type, dims and n_bytes.  error: NAN for a tensor that was not packed.
  */
 vq_status vq_reservoir_writer_begin(vq_reservoir_writer *w, const vq_tensor *like, vq_error *err);

@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "formats/reservoir.h"
+#include "quant/linear.h"
 
 enum {
     MAX_HEADER_BYTES = 1 << 28,
@@ -57,10 +58,10 @@ static vq_status get_text(const place *p, const char *name, size_t most, vq_str 
     return VQ_OK;
 }
 
-static vq_status get_sum(const place *p, uint64_t *out, vq_error *err)
+static vq_status get_sum(const place *p, const char *name, uint64_t *out, vq_error *err)
 {
     vq_str text;
-    VQ_TRY(get_text(p, "sum", 16, &text, err));
+    VQ_TRY(get_text(p, name, 16, &text, err));
     *out = 0;
     bool fine = text.n_bytes == 16;
     for (size_t i = 0; fine && i < 16; i++) {
@@ -68,14 +69,14 @@ static vq_status get_sum(const place *p, uint64_t *out, vq_error *err)
         fine = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
         *out = *out << 4 | (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
     }
-    return fine
-               ? VQ_OK
-               : vq_fail(err, VQ_ERR_VALUE, "header: %s: 'sum' is \"%s\", must be 16 digits 0-9 a-f", p->what, text.at);
+    return fine ? VQ_OK
+                : vq_fail(err, VQ_ERR_VALUE, "header: %s: '%s' is \"%s\", must be 16 digits 0-9 a-f", p->what, name,
+                          text.at);
 }
 
 /* Where a blob lies: page-aligned, between the first page and the header. */
-static vq_status get_range(const vq_gguf *g, const vq_reservoir_head *head, const place *p, uint64_t *at,
-                           uint64_t *n_bytes, vq_error *err)
+static vq_status get_range(const vq_reservoir_head *head, const place *p, uint64_t *at, uint64_t *n_bytes,
+                           vq_error *err)
 {
     VQ_TRY(get_count(p, "offset", 0, INT64_MAX, at, err));
     VQ_TRY(get_count(p, "bytes", 1, INT64_MAX, n_bytes, err));
@@ -85,7 +86,6 @@ static vq_status get_range(const vq_gguf *g, const vq_reservoir_head *head, cons
     if (*at < VQ_RESERVOIR_PAGE || *at > head->header_at || *n_bytes > head->header_at - *at)
         return vq_fail(err, VQ_ERR_BOUNDS, "header: %s: %llu bytes at offset %llu, blobs lie in %d .. %llu", p->what,
                        (ull)*n_bytes, (ull)*at, VQ_RESERVOIR_PAGE, (ull)head->header_at);
-    (void)g;
     return VQ_OK;
 }
 
@@ -142,8 +142,8 @@ static vq_status read_metadata(vq_gguf *g, const vq_reservoir_head *head, vq_err
     if (!json_is_object(p.object))
         return vq_fail(err, p.object ? VQ_ERR_TYPE : VQ_ERR_MISSING_KEY, "header: 'metadata' %s",
                        p.object ? "must be an object" : "is missing");
-    VQ_TRY(get_range(g, head, &p, &r->metadata_at, &r->n_metadata_bytes, err));
-    VQ_TRY(get_sum(&p, &r->metadata_sum, err));
+    VQ_TRY(get_range(head, &p, &r->metadata_at, &r->n_metadata_bytes, err));
+    VQ_TRY(get_sum(&p, "sum", &r->metadata_sum, err));
     const uint8_t *bytes = g->bytes + r->metadata_at;
     if (r->metadata_sum != XXH3_64bits(bytes, r->n_metadata_bytes))
         return vq_fail(err, VQ_ERR_CHECKSUM, "the metadata were altered: their sum is not the stored one");
@@ -160,19 +160,24 @@ static vq_status read_metadata(vq_gguf *g, const vq_reservoir_head *head, vq_err
 static vq_status read_rotation(vq_gguf *g, const vq_reservoir_head *head, const place *p, vq_stored_rotation *out,
                                vq_error *err)
 {
-    uint64_t width, at;
+    uint64_t width, at, n_bytes;
     vq_str kind;
     VQ_TRY(get_count(p, "width", 1, 1 << 20, &width, err));
     VQ_TRY(get_count(p, "seed", 0, INT64_MAX, &out->seed, err));
     VQ_TRY(get_text(p, "kind", 16, &kind, err));
-    VQ_TRY(get_sum(p, &out->sum, err));
+    VQ_TRY(get_sum(p, "hash", &out->hash, err));
     out->width = (uint32_t)width;
     out->haar = strcmp(kind.at, "qr") == 0;
     if (!out->haar && strcmp(kind.at, "hadamard") != 0)
         return vq_fail(err, VQ_ERR_VALUE, "header: %s: 'kind' is \"%s\", must be hadamard or qr", p->what, kind.at);
     if (json_object_get(p->object, "offset")) {
-        VQ_TRY(get_range(g, head, p, &at, &out->n_bytes, err));
-        out->bytes = g->bytes + at;
+        VQ_TRY(get_range(head, p, &at, &n_bytes, err));
+        VQ_TRY(get_sum(p, "sum", &out->sum, err));
+        if (!out->haar || n_bytes != width * width * sizeof(float))
+            return vq_fail(err, VQ_ERR_SHAPE,
+                           "header: %s: %llu bytes are kept, only a qr rotation is, with %llu bytes for width %llu",
+                           p->what, (ull)n_bytes, (ull)(width * width * sizeof(float)), (ull)width);
+        out->matrix = (const float *)(const void *)(g->bytes + at);
     }
     for (const vq_stored_rotation *other = g->reservoir->rotations; other < out; other++)
         if (other->width == out->width)
@@ -222,15 +227,6 @@ static vq_status read_dims(const place *p, vq_tensor *t, vq_error *err)
     return VQ_OK;
 }
 
-static bool vq_packed_bytes(vq_type type, uint32_t n_in, uint32_t n_out, uint64_t *n_bytes)
-{
-    (void)type;
-    (void)n_in;
-    (void)n_out;
-    *n_bytes = 0;
-    return false;
-}
-
 /* Bytes that the type and dimensions need. */
 static vq_status measure(const vq_gguf *g, const place *p, vq_tensor *t, vq_error *err)
 {
@@ -241,9 +237,10 @@ static vq_status measure(const vq_gguf *g, const place *p, vq_tensor *t, vq_erro
     const uint32_t n_in = (uint32_t)t->dims[0], n_out = (uint32_t)t->dims[1];
     if (!vq_reservoir_rotation(g, n_in))
         return vq_fail(err, VQ_ERR_MISSING_KEY, "header: %s: no rotation of width %u in 'rotations'", p->what, n_in);
-    if (!vq_packed_bytes(t->type, n_in, n_out, &t->n_bytes))
-        return vq_fail(err, VQ_ERR_SHAPE, "header: %s: %s cannot hold %u x %u", p->what, vq_type_name(t->type), n_in,
-                       n_out);
+    vq_error why;
+    if (vq_linear_check(vq_type_packed_bits(t->type), n_in, n_out, &why) != VQ_OK)
+        return vq_fail(err, VQ_ERR_SHAPE, "header: %s: %s", p->what, why.text);
+    t->n_bytes = vq_linear_bytes(vq_type_packed_bits(t->type), n_in, n_out);
     return VQ_OK;
 }
 
@@ -261,11 +258,11 @@ static vq_status read_tensor(vq_gguf *g, const vq_reservoir_head *head, uint64_t
                        type.at);
     VQ_TRY(read_dims(p, t, err));
     VQ_TRY(measure(g, p, t, err));
-    VQ_TRY(get_range(g, head, p, at, &n_bytes, err));
+    VQ_TRY(get_range(head, p, at, &n_bytes, err));
     if (n_bytes != t->n_bytes)
         return vq_fail(err, VQ_ERR_SHAPE, "header: %s: %llu bytes, its type and dimensions need %llu", p->what,
                        (ull)n_bytes, (ull)t->n_bytes);
-    VQ_TRY(get_sum(p, &g->reservoir->sums[index], err));
+    VQ_TRY(get_sum(p, "sum", &g->reservoir->sums[index], err));
     const json_t *error = json_object_get(p->object, "error");
     if (error && !json_is_number(error))
         return wrong(p, "error", "a number", err);

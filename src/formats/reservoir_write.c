@@ -27,11 +27,11 @@ static bool set(json_t *object, const char *key, json_t *value)
     return object && !json_object_set_new(object, key, value);
 }
 
-static bool set_sum(json_t *object, uint64_t sum)
+static bool set_sum(json_t *object, const char *key, uint64_t sum)
 {
     char text[17];
     snprintf(text, sizeof text, "%016" PRIx64, sum);
-    return set(object, "sum", json_string(text));
+    return set(object, key, json_string(text));
 }
 
 static bool set_range(json_t *object, uint64_t at, uint64_t n_bytes)
@@ -89,7 +89,7 @@ static vq_status write_metadata(vq_reservoir_writer *w, const vq_gguf *source, v
     VQ_TRY(vq_file_writer_write(w->file, source->metadata, source->n_metadata_bytes, err));
     json_t *about = json_object();
     const bool fine =
-        set_range(about, at, sizeof n + source->n_metadata_bytes) && set_sum(about, XXH3_64bits_digest(w->sum));
+        set_range(about, at, sizeof n + source->n_metadata_bytes) && set_sum(about, "sum", XXH3_64bits_digest(w->sum));
     if (!fine) {
         json_decref(about);
         return no_memory(err);
@@ -177,24 +177,30 @@ uint64_t vq_reservoir_writer_offset(const vq_reservoir_writer *w) { return vq_fi
 
 /* ---- blobs ---- */
 
-vq_status vq_reservoir_writer_rotation(vq_reservoir_writer *w, const vq_stored_rotation *rotation, bool kept,
-                                       vq_error *err)
+static bool describe_rotation(const vq_reservoir_writer *w, const vq_stored_rotation *r, json_t *about)
+{
+    const uint64_t n_bytes = vq_stored_rotation_bytes(r);
+    const bool fine = set(about, "width", json_integer(r->width)) &&
+                      set(about, "kind", json_string(r->haar ? "qr" : "hadamard")) &&
+                      set(about, "seed", json_integer((json_int_t)r->seed)) && set_sum(about, "hash", r->hash);
+    if (!fine || !r->matrix)
+        return fine;
+    return set_range(about, vq_file_writer_offset(w->file), n_bytes) &&
+           set_sum(about, "sum", XXH3_64bits(r->matrix, n_bytes));
+}
+
+vq_status vq_reservoir_writer_rotation(vq_reservoir_writer *w, const vq_stored_rotation *rotation, vq_error *err)
 {
     json_t *about = json_object();
-    bool fine = set(about, "width", json_integer(rotation->width)) &&
-                set(about, "kind", json_string(rotation->haar ? "qr" : "hadamard")) &&
-                set(about, "seed", json_integer((json_int_t)rotation->seed)) && set_sum(about, rotation->sum);
-    if (fine && kept)
-        fine = set_range(about, vq_file_writer_offset(w->file), rotation->n_bytes);
-    if (!fine) {
+    if (!describe_rotation(w, rotation, about)) {
         json_decref(about);
         return no_memory(err);
     }
     if (json_array_append_new(w->rotations, about))
         return no_memory(err);
-    if (!kept)
+    if (!rotation->matrix)
         return VQ_OK;
-    VQ_TRY(vq_file_writer_write(w->file, rotation->bytes, rotation->n_bytes, err));
+    VQ_TRY(vq_file_writer_write(w->file, rotation->matrix, vq_stored_rotation_bytes(rotation), err));
     return pad(w, err);
 }
 
@@ -238,7 +244,7 @@ vq_status vq_reservoir_writer_end(vq_reservoir_writer *w, double error, vq_error
     fine &= set(about, "name", name);
     fine &= set(about, "type", json_string(vq_type_name(t->type)));
     fine &= set(about, "dims", dims);
-    fine = fine && set_range(about, w->at, t->n_bytes) && set_sum(about, XXH3_64bits_digest(w->sum));
+    fine = fine && set_range(about, w->at, t->n_bytes) && set_sum(about, "sum", XXH3_64bits_digest(w->sum));
     if (fine && !isnan(error))
         fine = set(about, "error", json_real(error));
     free(w->name);

@@ -207,12 +207,11 @@ void vq_matmul_kernels_init(vq_matmul_kernels *k, uint32_t cpu)
 {
     vq_codes_kernels codes;
     vq_codes_kernels_init(&codes, cpu);
-    *k = (vq_matmul_kernels){.cpu = cpu, .tier = &vq_matmul_tier_c, .run_packed = vq_packed_run_c};
-    k->quantise = codes.quantise_narrow;
+    *k = (vq_matmul_kernels){cpu, &vq_matmul_tier_c, vq_packed_run_c, codes.quantise_narrow};
 #if defined(__x86_64__)
     if (cpu & VQ_CPU_AVX2)
-        k->tier = &vq_matmul_tier_avx2;
+        *k = (vq_matmul_kernels){cpu, &vq_matmul_tier_avx2, vq_packed_run_avx2, codes.quantise_narrow};
     if (cpu & VQ_CPU_AVX512)
-        k->tier = &vq_matmul_tier_avx512;
+        *k = (vq_matmul_kernels){cpu, &vq_matmul_tier_avx512, vq_packed_run_avx512, codes.quantise_narrow};
 #endif
 }

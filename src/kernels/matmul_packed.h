@@ -70,8 +70,44 @@ void vq_packed_get(uint8_t *codes, const uint8_t *tile, uint32_t r, uint32_t bit
 
 /* A part of a product whose rows begin at a multiple of 32 and end at one or with the matrix.  scratch:
  * VQ_MATMUL_SCRATCH bytes. */
-typedef void (*vq_packed_run_fn)(const vq_matmul_part *part, void *scratch);
-
 void vq_packed_run_c(const vq_matmul_part *part, void *scratch);
+#if defined(__x86_64__)
+void vq_packed_run_avx2(const vq_matmul_part *part, void *scratch);
+void vq_packed_run_avx512(const vq_matmul_part *part, void *scratch);
+#endif
+
+/* ---- what a tier with 16 rows in its lanes gives, for the loops of vq_packed_run_tiles ---- */
+
+enum {
+    VQ_PACKED_SIDE = 2,   /* tiles side by side */
+    VQ_PACKED_CUT = 1024, /* values of a row that are unpacked at once, for many tokens: two tiles of them fit L1 */
+};
+
+/* Tiles times a group of at most VQ_MATMUL_GROUP tokens, over a cut along the input. */
+typedef struct vq_packed_step {
+    const uint8_t *w[VQ_PACKED_SIDE]; /* [n_dwords][16 rows][4]: u of each value; exact: floats [n][16] in w[0] */
+    float scale[VQ_PACKED_SIDE][VQ_PACKED_LANES]; /* norm * step */
+    float *out[VQ_PACKED_SIDE];                   /* of the tile's first row and the group's first token */
+    uint32_t n_rows[VQ_PACKED_SIDE];              /* to be written; 0 where there is no tile */
+    size_t out_stride;
+    const uint8_t *tokens; /* the group's first token; exact: [n][n_tokens] floats of the cut */
+    size_t token_bytes;
+    uint32_t n_tokens, first_dword, n_dwords; /* of the cut; exact: n_dwords counts values */
+    bool first, last; /* cuts; between them out holds sums: integers of (u - 64) a, exact: floats */
+} vq_packed_step;
+
+typedef struct vq_packed_tier {
+    /* n_blocks blocks of a tile as u [8 n_blocks][16][4], [bits - 2] */
+    void (*unpack[3])(uint8_t *out, const uint8_t *tile, uint32_t n_blocks, const uint8_t *levels);
+    /* u as floats (float)(2 u - 127) * scale: [4 n_dwords][16] */
+    void (*floats)(float *out, const uint8_t *u, uint32_t n_dwords, const float *scale);
+    void (*multiply)(const vq_packed_step *step);
+    void (*multiply_f32)(const vq_packed_step *step);
+    /* A whole tile times one token, [bits - 2]; scale [16], n_rows of out are written */
+    void (*one[3])(float *out, uint32_t n_rows, const uint8_t *tile, uint32_t n_blocks, const uint8_t *levels,
+                   const float *scale, const uint8_t *token);
+} vq_packed_tier;
+
+void vq_packed_run_tiles(const vq_packed_tier *tier, const vq_matmul_part *part, void *scratch);
 
 #endif

@@ -52,10 +52,8 @@ static vq_status add_tensors(saver *s, const vq_gguf *from, vq_error *err)
 
 static vq_status add_rotations(saver *s, const vq_gguf *from, vq_error *err)
 {
-    for (uint32_t i = 0; from->reservoir && i < from->reservoir->n_rotations; i++) {
-        const vq_stored_rotation *r = &from->reservoir->rotations[i];
-        VQ_TRY(vq_reservoir_writer_rotation(s->w, r, r->bytes != NULL, err));
-    }
+    for (uint32_t i = 0; from->reservoir && i < from->reservoir->n_rotations; i++)
+        VQ_TRY(vq_reservoir_writer_rotation(s->w, &from->reservoir->rotations[i], err));
     return VQ_OK;
 }
 

@@ -49,11 +49,11 @@ static vq_status check_sums(verifier *v, vq_error *err)
     uint64_t sum;
     for (uint32_t i = 0; i < r->n_rotations; i++) {
         const vq_stored_rotation *s = &r->rotations[i];
-        if (!s->bytes)
+        if (!s->matrix)
             continue;
         char width[16];
         const int n = snprintf(width, sizeof width, "%u", s->width);
-        VQ_TRY(sum_of(v, s->bytes, s->n_bytes, &sum, err));
+        VQ_TRY(sum_of(v, s->matrix, vq_stored_rotation_bytes(s), &sum, err));
         if (sum != s->sum)
             return altered("the rotation of width", n, width, sum, s->sum, err);
     }
@@ -83,7 +83,7 @@ vq_status vq_gguf_verify(const vq_gguf *g, vq_work_fn work, void *user, vq_error
     for (uint64_t i = 0; i < g->n_tensors; i++)
         v.all += g->tensors[i].n_bytes;
     for (uint32_t i = 0; g->reservoir && i < g->reservoir->n_rotations; i++)
-        v.all += g->reservoir->rotations[i].bytes ? g->reservoir->rotations[i].n_bytes : 0;
+        v.all += vq_stored_rotation_bytes(&g->reservoir->rotations[i]);
     vq_status status = vq_gguf_check_whole(g, err);
     if (status == VQ_OK)
         status = g->reservoir ? check_sums(&v, err) : check_values(&v, err);
