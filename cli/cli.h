@@ -26,6 +26,7 @@ int cli_calibrate(int argc, char **argv);
 int cli_methods(int argc, char **argv);
 int cli_fidelity(int argc, char **argv);
 int cli_eval(int argc, char **argv);
+int cli_quantize(int argc, char **argv);
 int cli_verify(int argc, char **argv);
 int cli_report(int argc, char **argv);
 

@@ -24,4 +24,38 @@ VQ_API vq_status vq_model_save(const vq_model *model, const char *path, vq_work_
  * is then as it was.  To be called before sessions are opened on it; changes vq_model_hash. */
 VQ_API vq_status vq_model_graft(vq_model *model, const char *path, vq_error *err);
 
+/* ---- quantising ---- */
+
+/* What became of one tensor. */
+typedef struct vq_quantized {
+    vq_str name;
+    uint64_t dims[2]; /* of a row, rows */
+    vq_type from, to;
+    uint64_t n_bytes_before, n_bytes;
+    double error; /* |w - w^| / |w| over the whole tensor; NAN where it was kept as it was */
+} vq_quantized;
+
+typedef struct vq_quantize_params {
+    /* Of the matrices of layers: 2, 3 or 4.  Between 2 and 4: that many on average, more for the matrices where a bit
+     * more saves the most error for its bytes.  0: kept as they are, but for the rules. */
+    float bits;
+    /* "GLOB=VALUE" over names of tensors, such as "blk.*.ffn_down*=4"; VALUE is 2, 3, 4, 8 (Q8_0) or keep.  The last
+     * one that matches a matrix decides.  Embeddings can be kept or take 8. */
+    const char *const *rules;
+    size_t n_rules;
+    bool qr;             /* the input is rotated by Haar matrices, O(n^2); otherwise by Hadamard blocks, O(n log n) */
+    bool keep_rotations; /* qr only: put them into the file; otherwise opening draws them again */
+    uint64_t seed;       /* at most INT64_MAX */
+    vq_pool *pool;       /* may be NULL; bytes don't depend on it */
+    vq_work_fn work;     /* in bytes of the source; may be NULL */
+    void (*each)(void *user, const vq_quantized *tensor); /* in the order of the file; may be NULL */
+    void *user;
+} vq_quantize_params;
+
+VQ_API void vq_quantize_params_init(vq_quantize_params *params); /* 4 bits, Hadamard, seed 0 */
+
+/* Writes a reservoir from an open model file, tensor by tensor: memory stays near the largest packed matrix.  A whole
+ * file or none.  VQ_ERR_ARG for bits or rules that cannot be, VQ_ERR_NONFINITE for weights that are no numbers. */
+VQ_API vq_status vq_quantize(const vq_gguf *source, const char *path, const vq_quantize_params *params, vq_error *err);
+
 #endif

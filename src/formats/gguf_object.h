@@ -33,7 +33,9 @@ struct vq_gguf {
     vq_tensor *tensors; /* [n_tensors] */
     gguf_name *names;   /* [n_tensors], sorted */
 
-    struct vq_reservoir *reservoir; /* NULL: a GGUF file */
+    const uint32_t *halves;         /* [n_tensors] formats/rows.c; NULL: rows are in order everywhere */
+    struct vq_reservoir *reservoir; /* NULL: no reservoir */
+    struct vq_folder *folder;       /* NULL: no folder of safetensors */
 };
 
 /* Fills everything below n_bytes from the bytes.  On failure what it has allocated stays in the object for
