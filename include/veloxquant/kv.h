@@ -50,18 +50,26 @@ typedef struct vq_kv_params {
 } vq_kv_params;
 
 /* Where the bytes are.  codes .. reserved add up to what the cache took from the operating system; reserved is the part
- * that holds no rows now (free pages, room for exact rows, scratch of the attention). */
+ * that holds no rows now (free pages, room for exact rows, scratch of the attention).
+ *
+ * What forks share counts in the oldest one that is open, pages included that only younger ones still hold.  So the
+ * sums of all forks add up to what the system gave, and closing one can make another's larger. */
 typedef struct vq_kv_bytes {
     uint64_t codes, scales, exact, shared, table, reserved;
     uint64_t n_rows;          /* rows held, over layers and kv heads */
     uint64_t n_packed_rows;   /* of these, held as codes */
-    uint64_t n_values_packed; /* (keys + values) held as codes */
+    uint64_t n_values_packed; /* (keys + values) held as codes that count here */
 } vq_kv_bytes;
 
 /* VQ_ERR_MISMATCH for a calibration of another model or shape; VQ_ERR_ARG, saying how to make one, when a method needs
  * one and there is none. */
 VQ_API vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err);
 VQ_API void vq_kv_close(vq_kv *kv);
+/* A second cache that goes on from the same rows, as if it had been given them itself; also between append and attend.
+ * Full pages are shared and copied only when one of the two writes to them, so a fork costs tables, exact rows and
+ * scratch.  Forks may be forked, used on different threads (a pool runs one of them at a time) and closed in any order;
+ * 64 of a family may be open (VQ_ERR_FULL). */
+VQ_API vq_status vq_kv_fork(vq_kv *kv, vq_kv **out, vq_error *err);
 
 /* Rows go to the end of one layer, at positions pos .. pos + n - 1, which follow those of the rows before.  k
  * [n][n_kv_heads][d_k] and v [n][n_kv_heads][d_v] are copied; n is at most n_batch.  VQ_ERR_FULL when they do not all

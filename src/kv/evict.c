@@ -57,10 +57,10 @@ static void lay_out(vq_arena *arena, const vq_kv *kv, vq_evictor *e)
     }
 }
 
-static vq_status open_policy(vq_kv *kv, const vq_kv_params *p, vq_evictor *e, vq_error *err)
+static vq_status open_policy(vq_kv *kv, vq_evictor *e, vq_error *err)
 {
     const vq_policy *policy = e->choice.policy;
-    if (policy->renumbers && e->choice.values[0] != 0 && !p->ropes)
+    if (policy->renumbers && e->choice.values[0] != 0 && !e->ropes)
         return vq_fail(err, VQ_ERR_ARG, "%s: renumber=1 needs to know how positions turn queries: ropes is NULL",
                        policy->name);
     const vq_calibration *calibration;
@@ -76,17 +76,17 @@ static vq_status open_policy(vq_kv *kv, const vq_kv_params *p, vq_evictor *e, vq
                                .model_hash = kv->model_hash,
                                .options = e->choice.values,
                                .calibration = calibration,
-                               .ropes = p->ropes};
+                               .ropes = e->ropes};
     return policy->create ? policy->create(&e->state, &env, err) : VQ_OK;
 }
 
-vq_status vq_evictor_open(vq_kv *kv, const vq_kv_params *p, const vq_policy_choice *choice, vq_error *err)
+vq_status vq_evictor_open(vq_kv *kv, const vq_kv_rope *ropes, const vq_policy_choice *choice, vq_error *err)
 {
     if ((uint64_t)kv->n_ctx * kv->n_kv_heads > UINT32_MAX)
         return vq_fail(err, VQ_ERR_ARG, "evict: n_ctx %u times n_kv_heads %u is above %u", kv->n_ctx, kv->n_kv_heads,
                        UINT32_MAX);
     /* The struct lies in the mapping that it describes: measure with one on the stack. */
-    vq_evictor draft = {.choice = *choice, .stride = (size_t)kv->n_ctx + 1};
+    vq_evictor draft = {.choice = *choice, .ropes = ropes, .stride = (size_t)kv->n_ctx + 1};
     const uint32_t tokens = BATCH_QUERIES / kv->group;
     draft.batch_tokens = tokens < 1 ? 1 : tokens < kv->tile_tokens ? tokens : kv->tile_tokens;
     const uint32_t n_batches = (kv->n_threads + kv->n_kv_heads - 1) / kv->n_kv_heads;
@@ -107,7 +107,7 @@ vq_status vq_evictor_open(vq_kv *kv, const vq_kv_params *p, const vq_policy_choi
     e->n_bytes = n_bytes;
     lay_out(&arena, kv, e);
     kv->evict = e;
-    const vq_status status = open_policy(kv, p, e, err);
+    const vq_status status = open_policy(kv, e, err);
     return status == VQ_OK ? VQ_OK : vq_fail_prefix(err, status, "evict");
 }
 
@@ -118,6 +118,26 @@ void vq_evictor_close(vq_evictor *e)
     if (e->state)
         e->choice.policy->destroy(e->state);
     vq_store_unmap(e, e->n_bytes);
+}
+
+void vq_evictor_copy(const vq_kv *from, vq_kv *to)
+{
+    const vq_evictor *e = from->evict;
+    vq_evictor *f = to->evict;
+    const size_t n = (size_t)from->n_layers * from->n_kv_heads;
+    f->phase = e->phase;
+    f->is_probing = e->is_probing;
+    f->n_generated = e->n_generated;
+    memcpy(f->n_seen, e->n_seen, n * sizeof *e->n_seen);
+    memcpy(f->seen_end, e->seen_end, from->n_layers * sizeof *e->seen_end);
+    if (e->ring) {
+        const size_t all = (size_t)from->n_layers * e->choice.policy->n_queries * from->n_heads * from->d_k;
+        memcpy(f->ring_first, e->ring_first, from->n_layers * sizeof *e->ring_first);
+        memcpy(f->ring, e->ring, all * sizeof *e->ring);
+    } else if (sees(e)) {
+        for (size_t i = 0; i < n; i++)
+            memcpy(f->seen + i * f->stride, e->seen + i * e->stride, e->n_seen[i] * sizeof *e->seen);
+    }
 }
 
 /* ---- rows that count ---- */

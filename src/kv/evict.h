@@ -13,8 +13,9 @@ enum { VQ_EVICT_BATCHES = 64, VQ_EVICT_SINKS = 4 };
 struct vq_evictor {
     vq_policy_choice choice;
     vq_policy_state *state;
-    size_t n_bytes; /* of the mapping that this struct and all its arrays lie in */
-    size_t stride;  /* n_ctx: from one head's numbers to the next's */
+    size_t n_bytes;          /* of the mapping that this struct and all its arrays lie in */
+    const vq_kv_rope *ropes; /* [n_layers] or NULL */
+    size_t stride;           /* n_ctx: from one head's numbers to the next's */
 
     vq_kv_phase phase;
     bool is_probing;
@@ -41,8 +42,10 @@ struct vq_evictor {
 };
 
 /* Opens into kv->evict, once the layers are laid out. */
-vq_status vq_evictor_open(vq_kv *kv, const vq_kv_params *p, const vq_policy_choice *choice, vq_error *err);
+vq_status vq_evictor_open(vq_kv *kv, const vq_kv_rope *ropes, const vq_policy_choice *choice, vq_error *err);
 void vq_evictor_close(vq_evictor *e);
+/* What the policy of a cache has seen, to a cache of the same kind with the same rows. */
+void vq_evictor_copy(const vq_kv *from, vq_kv *to);
 
 /* n rows were appended to a layer; attention has run for the last n rows; rows from n on were dropped. */
 void vq_evictor_appended(vq_kv *kv, uint32_t layer, uint32_t n);

@@ -54,17 +54,6 @@ uint64_t vq_kv_exact_live(const vq_kv_layer *l, uint32_t head, uint32_t first, u
     return bits | vq_mask_bits(l->heads[head].exact_live, first - l->exact_first, n);
 }
 
-void vq_kv_page_give(vq_kv *kv, const vq_kv_layer *l, vq_kv_page *page)
-{
-    uint32_t area = l->first_area;
-    while (!vq_store_has(&kv->store, area, page->bytes))
-        area++;
-    vq_store_give(&kv->store, area, page->bytes);
-    if (page->offsets)
-        vq_store_give(&kv->store, kv->offset_area, page->offsets);
-    *page = (vq_kv_page){0};
-}
-
 /* ---- settle ---- */
 
 static void drop_pages(vq_kv *kv, vq_kv_layer *l)
@@ -204,9 +193,11 @@ static vq_status take_pages(append_job *job, vq_error *err)
     for (; i < kv->n_kv_heads && status == VQ_OK; i++) {
         vq_kv_head *h = &l->heads[i];
         const bool open = is_open(l, h);
+        if (open)
+            status = vq_kv_page_make_own(kv, l, i, &h->pages[h->n_pages - 1], err);
         uint32_t row = open ? h->pages[h->n_pages - 1].first + VQ_PAGE_ROWS : job->from;
         h->touched = h->n_pages - open;
-        for (; row < job->to; row += VQ_PAGE_ROWS) {
+        for (; status == VQ_OK && row < job->to; row += VQ_PAGE_ROWS) {
             vq_kv_page page = {.first = row};
             if (h->n_pages == l->page_room) /* a loaded cache may have many pages of few rows */
                 status = vq_fail(err, VQ_ERR_FULL, "no room for another page after %u", h->n_pages);
@@ -373,15 +364,15 @@ vq_status vq_kv_truncate(vq_kv *kv, uint32_t n, vq_error *err)
 
 void vq_kv_clear(vq_kv *kv)
 {
+    vq_kv_let_go(kv);
     kv->pending = VQ_NO_LAYER;
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         vq_kv_layer *l = &kv->layers[i];
         l->n_rows = l->n_settled = l->gone = 0;
         l->coded_end = l->coded_floor = l->exact_first = l->sinks;
         for (uint32_t h = 0; h < kv->n_kv_heads; h++)
-            l->heads[h].n_pages = l->heads[h].first_index = 0;
+            l->heads[h].first_index = 0;
     }
-    vq_store_give_all(&kv->store);
     if (kv->evict) {
         vq_evictor_cut(kv, 0);
         kv->evict->phase = VQ_KV_PROMPT;

@@ -523,6 +523,7 @@ static vq_status replace(reader *r, vq_kv *kv, const vq_kv_layer *layers, const 
     if (status == VQ_OK)
         status = take(&t, &fresh, kv, sizes, r->err);
     if (status == VQ_OK) {
+        vq_kv_let_go(kv);
         vq_store_close(&kv->store);
         kv->store = fresh;
         kv->pending = VQ_NO_LAYER;

@@ -71,6 +71,7 @@ typedef struct vq_kv_scratch {
     uint64_t *live;                                   /* [queries] */
 } vq_kv_scratch;
 
+typedef struct vq_kv_family vq_kv_family; /* kv_fork.c */
 typedef struct vq_evictor vq_evictor;
 
 struct vq_kv {
@@ -87,6 +88,7 @@ struct vq_kv {
     uint64_t calibration_hash;         /* of those that codecs use; 0: none */
     vq_kv_layer *layers;               /* [n_layers] */
     vq_store store;
+    vq_kv_family *family;                /* caches that share pages with this one; NULL: none */
     void *rows_block;                    /* page tables, exact rows and scratch: one mapping */
     size_t n_rows_bytes, n_struct_bytes; /* of that mapping and of the one that begins with this struct */
     size_t n_shared;                     /* codecs' own */
@@ -176,8 +178,20 @@ static inline void vq_mask_put(uint64_t *mask, uint32_t i, bool on)
 /* Rows of the newest append go where they belong; nothing is pending afterwards. */
 void vq_kv_settle(vq_kv *kv);
 
-/* Gives back what a page holds. */
+/* Gives back what a page holds, or lets go of it where others hold it too. */
 void vq_kv_page_give(vq_kv *kv, const vq_kv_layer *l, vq_kv_page *page);
+/* All pages of all heads. */
+void vq_kv_let_go(vq_kv *kv);
+/* A page is written only when it is the cache's own: forks share pages.  VQ_ERR_NOMEM, and it is as before. */
+bool vq_kv_page_is_own(const vq_kv *kv, const vq_kv_layer *l, const vq_kv_page *page);
+vq_status vq_kv_page_make_own(vq_kv *kv, const vq_kv_layer *l, uint32_t head, vq_kv_page *page, vq_error *err);
+
+/* A cache of the same kind without rows. */
+vq_status vq_kv_open_like(vq_kv **out, const vq_kv *like, vq_error *err);
+void vq_kv_leave_family(vq_kv *kv);
+/* Adds what is shared and counts here; false when it counts elsewhere, or there is nothing. */
+bool vq_kv_measure_shared(const vq_kv *kv, vq_kv_bytes *out, uint64_t *n_mapped);
+size_t vq_kv_shared_mappings(const vq_kv *kv, const void **starts, size_t *n_bytes, size_t most);
 
 /* Which of the exact rows [first, first + n), n <= 64, count; those of the newest append all do. */
 uint64_t vq_kv_exact_live(const vq_kv_layer *l, uint32_t head, uint32_t first, uint32_t n);

@@ -23,7 +23,8 @@ static void count_rows(const vq_kv_layer *l, uint32_t head, uint64_t *n_exact, u
         *n_coded += (uint64_t)__builtin_popcountll(h->pages[p].live);
 }
 
-static void measure_layer(const vq_kv *kv, const vq_kv_layer *l, bool pending, vq_kv_bytes *out)
+/* shared: what forks share counts here. */
+static void measure_layer(const vq_kv *kv, const vq_kv_layer *l, bool pending, bool shared, vq_kv_bytes *out)
 {
     const size_t row_bytes = (kv->d_k + kv->d_v) * kv->exact_bytes;
     /* While an append is pending, rows that have become codes are still held exactly, too.  Exact rows that were
@@ -36,26 +37,32 @@ static void measure_layer(const vq_kv *kv, const vq_kv_layer *l, bool pending, v
     out->exact += kv->n_kv_heads * n_held * row_bytes;
     for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
         const vq_kv_head *h = &l->heads[i];
-        uint64_t n_exact, n_coded;
+        uint64_t n_exact, n_coded, n_elsewhere = 0;
         count_rows(l, i, &n_exact, &n_coded);
-        out->codes += h->n_pages * l->split.codes;
-        out->scales += h->n_pages * l->split.scales;
         out->table += h->n_pages * sizeof(vq_kv_page);
-        for (uint32_t p = 0; p < h->n_pages; p++)
-            out->table += h->pages[p].offsets ? VQ_PAGE_ROWS * sizeof(uint16_t) : 0;
+        for (uint32_t p = 0; p < h->n_pages; p++) {
+            const vq_kv_page *page = &h->pages[p];
+            if (vq_kv_page_is_own(kv, l, page)) {
+                out->codes += l->split.codes;
+                out->scales += l->split.scales;
+                out->table += page->offsets ? VQ_PAGE_ROWS * sizeof(uint16_t) : 0;
+            } else if (!shared) {
+                n_elsewhere += (uint64_t)__builtin_popcountll(page->live);
+            }
+        }
         out->n_rows += n_exact + n_coded;
         out->n_packed_rows += n_coded;
-        out->n_values_packed += n_coded * (kv->d_k + kv->d_v);
+        out->n_values_packed += (n_coded - n_elsewhere) * (kv->d_k + kv->d_v);
     }
 }
 
 void vq_kv_measure(const vq_kv *kv, vq_kv_bytes *out)
 {
     *out = (vq_kv_bytes){.shared = kv->n_shared, .table = kv->n_struct_bytes};
+    uint64_t mapped = kv->n_struct_bytes + kv->n_rows_bytes + kv->store.n_mapped + (kv->evict ? kv->evict->n_bytes : 0);
+    const bool shared = vq_kv_measure_shared(kv, out, &mapped);
     for (uint32_t i = 0; i < kv->n_layers; i++)
-        measure_layer(kv, &kv->layers[i], kv->pending == i, out);
-    const uint64_t mapped =
-        kv->n_struct_bytes + kv->n_rows_bytes + kv->store.n_mapped + (kv->evict ? kv->evict->n_bytes : 0);
+        measure_layer(kv, &kv->layers[i], kv->pending == i, shared, out);
     out->reserved = mapped - out->codes - out->scales - out->exact - out->table;
 }
 
@@ -69,5 +76,7 @@ size_t vq_kv_mappings(const vq_kv *kv, const void **starts, size_t *n_bytes, siz
         n_bytes[i] = fixed_bytes[i];
     }
     const size_t skip = most < n_fixed ? most : n_fixed;
-    return n_fixed + vq_store_mappings(&kv->store, starts + skip, n_bytes + skip, most - skip);
+    size_t n = n_fixed + vq_store_mappings(&kv->store, starts + skip, n_bytes + skip, most - skip);
+    const size_t own = n < most ? n : most;
+    return n + vq_kv_shared_mappings(kv, starts + own, n_bytes + own, most - own);
 }

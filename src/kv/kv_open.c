@@ -294,7 +294,8 @@ static vq_status open_store(vq_kv *kv, vq_error *err)
     return vq_store_reserve(&kv->store, err);
 }
 
-static vq_status build(vq_kv *kv, const vq_kv_params *p, vq_error *err)
+/* `like`: has the same parameters, and its layers are asked instead of the texts of methods; NULL: none. */
+static vq_status build(vq_kv *kv, const vq_kv_params *p, const vq_kv *like, vq_error *err)
 {
     vq_kernels_init(&kv->kernels, vq_cpu_detect());
     kv->pool = p->pool;
@@ -319,9 +320,19 @@ static vq_status build(vq_kv *kv, const vq_kv_params *p, vq_error *err)
     kv->tile_tokens = tokens < 1 ? 1 : tokens > VQ_GRANULE ? VQ_GRANULE : tokens;
     kv->tile_most = kv->tile_tokens * kv->group;
 
-    VQ_TRY(choose_methods(kv->layers, p, err));
-    vq_policy_choice choice;
-    if (p->evict) {
+    if (!like)
+        VQ_TRY(choose_methods(kv->layers, p, err));
+    for (uint32_t i = 0; like && i < kv->n_layers; i++) {
+        kv->layers[i].keys = like->layers[i].keys;
+        kv->layers[i].values = like->layers[i].values;
+        kv->layers[i].window = like->layers[i].window;
+        kv->layers[i].sinks = like->layers[i].sinks;
+        kv->layers[i].residual = like->layers[i].residual;
+    }
+    vq_policy_choice choice = {0};
+    if (like && like->evict)
+        choice = like->evict->choice;
+    if (!like && p->evict) {
         const vq_status status = vq_policy_parse(&choice, p->evict, err);
         if (status != VQ_OK)
             return vq_fail_prefix(err, status, "evict");
@@ -347,20 +358,18 @@ static vq_status build(vq_kv *kv, const vq_kv_params *p, vq_error *err)
     VQ_TRY(map_arena(&arena, &kv->n_rows_bytes, err));
     kv->rows_block = arena.base;
     lay_out_rows(&arena, kv);
-    return p->evict ? vq_evictor_open(kv, p, &choice, err) : VQ_OK;
+    return choice.policy ? vq_evictor_open(kv, p->ropes, &choice, err) : VQ_OK;
 }
 
-vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err)
+static vq_status open_checked(vq_kv **out, const vq_kv_params *params, const vq_kv *like, vq_error *err)
 {
-    *out = NULL;
-    VQ_TRY(check(params, err));
     vq_arena arena = {0};
     lay_out_structs(&arena, params);
     size_t n_bytes = 0;
     VQ_TRY(map_arena(&arena, &n_bytes, err));
     vq_kv *kv = lay_out_structs(&arena, params);
     kv->n_struct_bytes = n_bytes;
-    const vq_status status = build(kv, params, err);
+    const vq_status status = build(kv, params, like, err);
     if (status != VQ_OK) {
         vq_kv_close(kv);
         return status;
@@ -369,10 +378,42 @@ vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err)
     return VQ_OK;
 }
 
+vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err)
+{
+    *out = NULL;
+    VQ_TRY(check(params, err));
+    return open_checked(out, params, NULL, err);
+}
+
+vq_status vq_kv_open_like(vq_kv **out, const vq_kv *like, vq_error *err)
+{
+    const vq_kv_params p = {.n_layers = like->n_layers,
+                            .n_heads = like->n_heads,
+                            .n_kv_heads = like->n_kv_heads,
+                            .d_k = like->d_k,
+                            .d_v = like->d_v,
+                            .n_ctx = like->n_ctx,
+                            .n_batch = like->n_batch,
+                            .scale = like->scale,
+                            .exact = like->exact,
+                            .seed = like->seed,
+                            .model_hash = like->model_hash,
+                            .rope_base = like->rope_base,
+                            .pool = like->pool,
+                            .calibration = like->calibration,
+                            .ropes = like->evict ? like->evict->ropes : NULL};
+    *out = NULL;
+    return open_checked(out, &p, like, err);
+}
+
 void vq_kv_close(vq_kv *kv)
 {
     if (!kv)
         return;
+    if (kv->family) {
+        vq_kv_let_go(kv);
+        vq_kv_leave_family(kv);
+    }
     for (uint32_t i = 0; i < kv->n_layers; i++)
         for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
             vq_side *sides[2] = {&kv->layers[i].heads[h].k, &kv->layers[i].heads[h].v};
