@@ -253,6 +253,8 @@ void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
         .unpack_values = vq_codes_unpack_values_c,
         .dots_us = dots_us_c,
         .dots_su = dots_su_c,
+        .dots_keys = vq_codes_dots_keys_c,
+        .dots_values = vq_codes_dots_values_c,
         .nibbles = nibbles_c,
         .scale_bytes = scale_bytes_c,
         .dot_us = dot_us_c,

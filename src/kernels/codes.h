@@ -31,6 +31,7 @@ enum {
     VQ_CODES_ROWS = 64,    /* of a tile */
     VQ_CODES_GRANULE = 32, /* rows that are encoded together */
     VQ_CODES_GROUP = 8,    /* dimensions of a group */
+    VQ_CODES_FUSED = 8,    /* most rows of b in one go without a tile */
 };
 
 /* Bytes of one group of one granule. */
@@ -73,6 +74,16 @@ typedef struct vq_codes_kernels {
                     uint32_t n_quads, const int8_t *b, size_t b_stride, uint32_t n);
     void (*dots_su)(int32_t *out, size_t out_stride, const int8_t *tile, size_t tile_stride, uint32_t n_lanes,
                     uint32_t n_quads, const uint8_t *b, size_t b_stride, uint32_t n);
+
+    /* Both steps in one, for few rows (n <= VQ_CODES_FUSED): what dots_us and dots_su give on the tiles that
+     * unpack_keys and unpack_values make of the same codes, with no tile in between.  b has 8 * n_groups bytes a row
+     * for keys and 32
+     * * n_granules for values.  Keys: out [n][64], 32 * n_granules lanes of each row.  Values: 8 * n_groups lanes. */
+    void (*dots_keys)(int32_t *out, const uint8_t *packed, uint32_t bits, const uint8_t *table, uint32_t n_groups,
+                      uint32_t n_granules, const int8_t *b, size_t b_stride, uint32_t n, ptrdiff_t ahead);
+    void (*dots_values)(int32_t *out, size_t out_stride, const uint8_t *packed, uint32_t bits, const int8_t *table,
+                        uint32_t n_groups, uint32_t n_granules, const uint8_t *b, size_t b_stride, uint32_t n,
+                        ptrdiff_t ahead);
 
     /* out[i] = table[low nibble of byte i], out[n_bytes + i] = table[high nibble]; table [16] */
     void (*nibbles)(uint8_t *out, const uint8_t *packed, const uint8_t *table, uint32_t n_bytes);

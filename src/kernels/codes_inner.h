@@ -12,6 +12,11 @@ void vq_codes_unpack_keys_c(uint8_t *tile, const uint8_t *packed, uint32_t bits,
                             uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead);
 void vq_codes_unpack_values_c(int8_t *tile, const uint8_t *packed, uint32_t bits, const int8_t *table,
                               uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead);
+void vq_codes_dots_keys_c(int32_t *out, const uint8_t *packed, uint32_t bits, const uint8_t *table, uint32_t n_groups,
+                          uint32_t n_granules, const int8_t *b, size_t b_stride, uint32_t n, ptrdiff_t ahead);
+void vq_codes_dots_values_c(int32_t *out, size_t out_stride, const uint8_t *packed, uint32_t bits, const int8_t *table,
+                            uint32_t n_groups, uint32_t n_granules, const uint8_t *b, size_t b_stride, uint32_t n,
+                            ptrdiff_t ahead);
 
 void vq_codes_kernels_init_avx2(vq_codes_kernels *k);
 void vq_codes_kernels_init_avx512(vq_codes_kernels *k);

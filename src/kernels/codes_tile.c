@@ -109,3 +109,42 @@ void vq_codes_unpack_values_c(int8_t *tile, const uint8_t *packed, uint32_t bits
                 memcpy(tile + ((r * 8 + quad) * n_lanes + (size_t)VQ_CODES_GROUP * g) * 4, reg + 32 * quad, 32);
         }
 }
+
+void vq_codes_dots_keys_c(int32_t *out, const uint8_t *packed, uint32_t bits, const uint8_t *table, uint32_t n_groups,
+                          uint32_t n_granules, const int8_t *b, size_t b_stride, uint32_t n, ptrdiff_t ahead)
+{
+    (void)ahead;
+    uint8_t reg[256];
+    for (uint32_t i = 0; i < n; i++)
+        memset(out + (size_t)i * VQ_CODES_ROWS, 0, n_granules * VQ_CODES_GRANULE * sizeof *out);
+    for (uint32_t r = 0; r < n_granules; r++)
+        for (uint32_t g = 0; g < n_groups; g++, packed += vq_codes_group_bytes(bits)) {
+            unpack_group(reg, packed, bits, table);
+            for (uint32_t i = 0; i < n; i++)
+                for (size_t at = 0; at < sizeof reg; at++) {
+                    const size_t row = at / 4 % VQ_CODES_GRANULE, dim = at / 128 * 4 + at % 4;
+                    out[(size_t)i * VQ_CODES_ROWS + r * VQ_CODES_GRANULE + row] +=
+                        reg[at] * b[i * b_stride + (size_t)VQ_CODES_GROUP * g + dim];
+                }
+        }
+}
+
+void vq_codes_dots_values_c(int32_t *out, size_t out_stride, const uint8_t *packed, uint32_t bits, const int8_t *table,
+                            uint32_t n_groups, uint32_t n_granules, const uint8_t *b, size_t b_stride, uint32_t n,
+                            ptrdiff_t ahead)
+{
+    (void)ahead;
+    uint8_t reg[256];
+    for (uint32_t i = 0; i < n; i++)
+        memset(out + i * out_stride, 0, (size_t)VQ_CODES_GROUP * n_groups * sizeof *out);
+    for (uint32_t r = 0; r < n_granules; r++)
+        for (uint32_t g = 0; g < n_groups; g++, packed += vq_codes_group_bytes(bits)) {
+            unpack_group(reg, packed, bits, (const uint8_t *)table);
+            for (uint32_t i = 0; i < n; i++)
+                for (size_t at = 0; at < sizeof reg; at++) {
+                    const size_t row = at / 32 * 4 + at % 4, dim = at / 4 % VQ_CODES_GROUP;
+                    out[i * out_stride + (size_t)VQ_CODES_GROUP * g + dim] +=
+                        (int8_t)reg[at] * b[i * b_stride + r * VQ_CODES_GRANULE + row];
+                }
+        }
+}

@@ -10,6 +10,7 @@ enum {
     MAX_TILE = VQ_ROWCODE_MAX_D * VQ_CODES_ROWS,
     QUERIES_AT_ONCE = 12,
     SUMS_AT_ONCE = 4,
+    FUSED_QUERIES = VQ_CODES_FUSED / 2, /* wide ones are two rows each */
 };
 
 typedef struct query_head {
@@ -241,19 +242,56 @@ static void score_wide(const vq_rowcode *rc, const vq_rowcode_page *page, const 
     }
 }
 
+static ptrdiff_t ahead(const vq_rowcode_page *page)
+{
+    return page->next ? (ptrdiff_t)((uintptr_t)page->next - (uintptr_t)page->packed) : 0;
+}
+
+/* The products of the two halves of wide queries become one. */
+static void join_halves(int32_t *high, const int32_t *low, size_t stride, uint32_t n, uint32_t n_lanes)
+{
+    for (uint32_t i = 0; i < n; i++)
+        for (size_t at = i * stride; at < i * stride + n_lanes; at++)
+            high[at] = 128 * high[at] + low[at];
+}
+
+/* Products with few queries. */
+static void dots_fused(const vq_rowcode *rc, const vq_rowcode_page *page, const int8_t *q, size_t stride, uint32_t n,
+                       int32_t *dots)
+{
+    const vq_levels *levels = rc->levels;
+    int8_t halves[VQ_CODES_FUSED][VQ_ROWCODE_MAX_D];
+    uint32_t n_rows = n;
+    if (rc->wide_query) { /* high ones, then low ones */
+        for (uint32_t i = 0; i < n; i++) {
+            memcpy(halves[i], q + i * stride, padded(rc));
+            memcpy(halves[n + i], q + i * stride + half_bytes(rc), padded(rc));
+        }
+        q = halves[0];
+        stride = sizeof halves[0];
+        n_rows = 2 * n;
+    }
+    rc->k->dots_keys(dots, page->packed, levels->bits, levels->key[1], rc->n_groups, page->n_granules, q, stride,
+                     n_rows, ahead(page));
+    if (rc->wide_query)
+        join_halves(dots, dots + (size_t)n * VQ_CODES_ROWS, VQ_CODES_ROWS, n, VQ_CODES_GRANULE * page->n_granules);
+}
+
+/* tile: NULL with few queries. */
 static void score_narrow(const vq_rowcode *rc, const vq_rowcode_page *page, const uint8_t *tile, const uint8_t *queries,
                          size_t stride, uint32_t n, float *out)
 {
     const uint32_t n_lanes = VQ_CODES_GRANULE * page->n_granules;
     int32_t dots[QUERIES_AT_ONCE * VQ_CODES_ROWS], more[QUERIES_AT_ONCE * VQ_CODES_ROWS];
     const int8_t *q = (const int8_t *)queries + sizeof(query_head);
-    rc->k->dots_us(dots, VQ_CODES_ROWS, tile, VQ_CODES_ROWS * 4, n_lanes, padded(rc) / 4, q, stride, n);
-    if (rc->wide_query) {
+    if (!tile)
+        dots_fused(rc, page, q, stride, n, dots);
+    else
+        rc->k->dots_us(dots, VQ_CODES_ROWS, tile, VQ_CODES_ROWS * 4, n_lanes, padded(rc) / 4, q, stride, n);
+    if (tile && rc->wide_query) {
         rc->k->dots_us(more, VQ_CODES_ROWS, tile, VQ_CODES_ROWS * 4, n_lanes, padded(rc) / 4, q + half_bytes(rc),
                        stride, n);
-        for (uint32_t i = 0; i < n; i++)
-            for (size_t at = (size_t)i * VQ_CODES_ROWS; at < (size_t)i * VQ_CODES_ROWS + n_lanes; at++)
-                dots[at] = 128 * dots[at] + more[at];
+        join_halves(dots, more, VQ_CODES_ROWS, n, n_lanes);
     }
     for (uint32_t i = 0; i < n; i++) {
         const query_head *head = (const query_head *)(const void *)(queries + i * stride);
@@ -265,18 +303,16 @@ static void score_narrow(const vq_rowcode *rc, const vq_rowcode_page *page, cons
     }
 }
 
-static ptrdiff_t ahead(const vq_rowcode_page *page)
-{
-    return page->next ? (ptrdiff_t)((uintptr_t)page->next - (uintptr_t)page->packed) : 0;
-}
-
 void vq_rowcode_score(const vq_rowcode *rc, const vq_rowcode_page *page, const void *queries, size_t stride, uint32_t n,
                       float *out)
 {
     const vq_levels *levels = rc->levels;
     const uint32_t n_lanes = VQ_CODES_GRANULE * page->n_granules;
+    const bool fused = !levels->wide && n <= FUSED_QUERIES;
     uint8_t low[MAX_TILE], high[MAX_TILE];
-    rc->k->unpack_keys(low, page->packed, levels->bits, levels->key[1], rc->n_groups, page->n_granules, ahead(page));
+    if (!fused)
+        rc->k->unpack_keys(low, page->packed, levels->bits, levels->key[1], rc->n_groups, page->n_granules,
+                           ahead(page));
     if (levels->wide)
         rc->k->unpack_keys(high, page->packed, levels->bits, levels->key[0], rc->n_groups, page->n_granules, 0);
     for (uint32_t i = 0; i < n; i += QUERIES_AT_ONCE) {
@@ -286,7 +322,7 @@ void vq_rowcode_score(const vq_rowcode *rc, const vq_rowcode_page *page, const v
         if (levels->wide)
             score_wide(rc, page, high, low, q, stride, now, o);
         else
-            score_narrow(rc, page, low, q, stride, now, o);
+            score_narrow(rc, page, fused ? NULL : low, q, stride, now, o);
     }
     if (n_lanes < VQ_CODES_ROWS)
         for (uint32_t i = 0; i < n; i++)
@@ -317,27 +353,30 @@ static void mix_wide(const vq_rowcode *rc, const int8_t *high, const int8_t *low
 }
 
 /* Above 4 bits, 8 bits of weight would be heard (the query is wide there for the same reason). */
-static void mix_narrow(const vq_rowcode *rc, const int8_t *tile, const float *norms, uint32_t n_quads,
-                       const float *weights, uint32_t n, float *acc, size_t acc_stride)
+static void mix_narrow(const vq_rowcode *rc, const vq_rowcode_page *page, const int8_t *tile, const float *weights,
+                       uint32_t n, float *acc, size_t acc_stride)
 {
-    int32_t dots[2][SUMS_AT_ONCE * VQ_ROWCODE_MAX_D], sums[SUMS_AT_ONCE];
-    uint8_t bytes[SUMS_AT_ONCE][2][VQ_CODES_ROWS];
+    const vq_levels *levels = rc->levels;
+    const uint32_t n_lanes = vq_codes_lanes(padded(rc)), n_halves = rc->wide_query ? 2 : 1;
+    int32_t dots[VQ_CODES_FUSED * VQ_ROWCODE_MAX_D], sums[SUMS_AT_ONCE];
+    uint8_t bytes[VQ_CODES_FUSED][VQ_CODES_ROWS];
     float unit[SUMS_AT_ONCE];
-    const uint32_t n_lanes = vq_codes_lanes(padded(rc));
     for (uint32_t i = 0; i < n; i++) {
         const float *w = weights + (size_t)i * VQ_CODES_ROWS;
-        unit[i] = rc->wide_query ? rc->k->weigh_wide(bytes[i][0], &sums[i], w, norms)
-                                 : rc->k->weigh_narrow(bytes[i][0], &sums[i], w, norms);
+        unit[i] = rc->wide_query ? rc->k->weigh_wide(bytes[2 * i], &sums[i], w, page->norms)
+                                 : rc->k->weigh_narrow(bytes[i], &sums[i], w, page->norms);
     }
-    for (uint32_t part = 0; part < (rc->wide_query ? 2 : 1); part++)
-        rc->k->dots_su(dots[part], VQ_ROWCODE_MAX_D, tile, (size_t)n_lanes * 4, n_lanes, n_quads, bytes[0][part],
-                       sizeof bytes[0], n);
+    if (tile)
+        rc->k->dots_su(dots, n_lanes, tile, (size_t)n_lanes * 4, n_lanes, VQ_CODES_GRANULE / 4 * page->n_granules,
+                       bytes[0], sizeof bytes[0], n_halves * n);
+    else
+        rc->k->dots_values(dots, n_lanes, page->packed, levels->bits, levels->value[1], rc->n_groups, page->n_granules,
+                           bytes[0], sizeof bytes[0], n_halves * n, ahead(page));
     for (uint32_t i = 0; i < n; i++) {
-        int32_t *sum = dots[0] + (size_t)i * VQ_ROWCODE_MAX_D;
+        int32_t *sum = dots + (size_t)i * n_halves * n_lanes;
         if (rc->wide_query)
-            for (uint32_t j = 0; j < rc->d; j++)
-                sum[j] = 128 * sum[j] + dots[1][(size_t)i * VQ_ROWCODE_MAX_D + j];
-        rc->k->add_scaled(acc + i * acc_stride, sum, sums[i], unit[i] * rc->levels->step, rc->d);
+            join_halves(sum, sum + n_lanes, 0, 1, rc->d);
+        rc->k->add_scaled(acc + i * acc_stride, sum, sums[i], unit[i] * levels->step, rc->d);
     }
 }
 
@@ -346,9 +385,11 @@ void vq_rowcode_mix(const vq_rowcode *rc, const vq_rowcode_page *page, const flo
 {
     const vq_levels *levels = rc->levels;
     const uint32_t n_quads = VQ_CODES_GRANULE / 4 * page->n_granules;
+    const bool fused = !levels->wide && n <= FUSED_QUERIES;
     int8_t low[MAX_TILE], high[MAX_TILE];
-    rc->k->unpack_values(low, page->packed, levels->bits, levels->value[1], rc->n_groups, page->n_granules,
-                         ahead(page));
+    if (!fused)
+        rc->k->unpack_values(low, page->packed, levels->bits, levels->value[1], rc->n_groups, page->n_granules,
+                             ahead(page));
     if (levels->wide)
         rc->k->unpack_values(high, page->packed, levels->bits, levels->value[0], rc->n_groups, page->n_granules, 0);
     for (uint32_t i = 0; i < n; i += SUMS_AT_ONCE) {
@@ -357,6 +398,6 @@ void vq_rowcode_mix(const vq_rowcode *rc, const vq_rowcode_page *page, const flo
         if (levels->wide)
             mix_wide(rc, high, low, page->norms, n_quads, w, now, acc + i * acc_stride, acc_stride);
         else
-            mix_narrow(rc, low, page->norms, n_quads, w, now, acc + i * acc_stride, acc_stride);
+            mix_narrow(rc, page, fused ? NULL : low, w, now, acc + i * acc_stride, acc_stride);
     }
 }

@@ -253,6 +253,53 @@ static void check_dots(uint32_t n_lanes, uint32_t n_quads, uint32_t n, bool at_e
     free(want);
 }
 
+/* Products without a tile: every tier equals the definition, and that equals its own tile and products over it. */
+static void check_fused(uint32_t bits, uint32_t n_groups, uint32_t n_granules, uint32_t n, bool at_end)
+{
+    const size_t row = 8 * (size_t)n_groups, n_packed = n_groups * n_granules * vq_codes_group_bytes(bits);
+    const size_t n_lanes = vq_codes_lanes((uint32_t)row), n_out = (size_t)n * (row > 64 ? row : 64);
+    const ptrdiff_t t_ahead = n % 2 ? 0 : 1 << 20;
+    uint8_t *packed = take(0, n_packed, at_end), *table = take(1, 256, at_end);
+    int32_t *want = malloc(n_out * sizeof *want), *tiled = malloc((size_t)n * (n_lanes > 64 ? n_lanes : 64) * 4);
+    uint8_t *tile = malloc(n_lanes * 64);
+    draw_bytes(packed, n_packed, 255);
+
+    uint8_t *b = take(2, n * row, at_end);
+    int32_t *out = take(3, (size_t)n * 64 * sizeof *out, at_end);
+    draw_bytes(table, 256, 127);
+    draw_bytes(b, n * row, 254);
+    for (size_t i = 0; i < n * row; i++)
+        b[i] = (uint8_t)(b[i] - 127);
+    memset(out, 7, (size_t)n * 64 * sizeof *out);
+    memset(want, 7, (size_t)n * 64 * sizeof *out);
+    memset(tiled, 7, (size_t)n * 64 * sizeof *out);
+    tier.dots_keys(out, packed, bits, table, n_groups, n_granules, (const int8_t *)b, row, n, t_ahead);
+    definition.dots_keys(want, packed, bits, table, n_groups, n_granules, (const int8_t *)b, row, n, t_ahead);
+    definition.unpack_keys(tile, packed, bits, table, n_groups, n_granules, 0);
+    definition.dots_us(tiled, 64, tile, 256, 32 * n_granules, 2 * n_groups, (const int8_t *)b, row, n);
+    SAME("dots_keys", row, out, want, (size_t)n * 64 * sizeof *out);
+    SAME("dots_us of a tile", row, tiled, want, (size_t)n * 64 * sizeof *out);
+
+    b = take(2, n * (size_t)32 * n_granules, at_end);
+    out = take(3, n * row * sizeof *out, at_end);
+    draw_bytes(table, 256, 128);
+    for (size_t i = 0; i < 256; i++)
+        table[i] = (uint8_t)(table[i] - 64);
+    draw_bytes(b, n * (size_t)32 * n_granules, 255);
+    const int8_t *t = (const int8_t *)table;
+    tier.dots_values(out, row, packed, bits, t, n_groups, n_granules, b, (size_t)32 * n_granules, n, t_ahead);
+    definition.dots_values(want, row, packed, bits, t, n_groups, n_granules, b, (size_t)32 * n_granules, n, t_ahead);
+    definition.unpack_values((int8_t *)tile, packed, bits, t, n_groups, n_granules, 0);
+    definition.dots_su(tiled, n_lanes, (const int8_t *)tile, n_lanes * 4, (uint32_t)n_lanes, 8 * n_granules, b,
+                       (size_t)32 * n_granules, n);
+    SAME("dots_values", row, out, want, n * row * sizeof *out);
+    for (uint32_t i = 0; i < n; i++)
+        SAME("dots_su of a tile", row, tiled + i * n_lanes, want + i * row, row * sizeof *out);
+    free(tile);
+    free(tiled);
+    free(want);
+}
+
 static void tiers_equal_the_definitions(void **state)
 {
     (void)state;
@@ -269,8 +316,11 @@ static void tiers_equal_the_definitions(void **state)
             check_weights(end);
             for (uint32_t bits = 1; bits <= 8; bits++)
                 for (uint32_t groups = 1; groups <= 64; groups = groups < 5 ? groups + 1 : groups * 2 + 1)
-                    for (uint32_t granules = 1; granules <= 2; granules++)
+                    for (uint32_t granules = 1; granules <= 2; granules++) {
                         check_tiles(bits, groups, granules, end);
+                        for (uint32_t n = 1; n <= VQ_CODES_FUSED; n++)
+                            check_fused(bits, groups, granules, n, end);
+                    }
             for (uint32_t lanes = 16; lanes <= 160; lanes += 16)
                 for (uint32_t n = 1; n <= 14; n++)
                     check_dots(lanes, n % 3 ? 8 * n : 5, n, end);

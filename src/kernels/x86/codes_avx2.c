@@ -364,6 +364,8 @@ void vq_codes_kernels_init_avx2(vq_codes_kernels *k)
     k->unpack_values = vq_codes_unpack_values_avx2;
     k->dots_us = vq_codes_dots_us_avx2;
     k->dots_su = vq_codes_dots_su_avx2;
+    k->dots_keys = vq_codes_dots_keys_avx2;
+    k->dots_values = vq_codes_dots_values_avx2;
     k->nibbles = nibbles;
     k->scale_bytes = scale_bytes;
     k->dot_us = dot_us;

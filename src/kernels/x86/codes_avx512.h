@@ -14,4 +14,11 @@ void vq_codes_dots_us_avx512(int32_t *out, size_t out_stride, const uint8_t *til
 void vq_codes_dots_su_avx512(int32_t *out, size_t out_stride, const int8_t *tile, size_t tile_stride, uint32_t n_lanes,
                              uint32_t n_quads, const uint8_t *b, size_t b_stride, uint32_t n);
 
+void vq_codes_dots_keys_avx512(int32_t *out, const uint8_t *packed, uint32_t bits, const uint8_t *table,
+                               uint32_t n_groups, uint32_t n_granules, const int8_t *b, size_t b_stride, uint32_t n,
+                               ptrdiff_t ahead);
+void vq_codes_dots_values_avx512(int32_t *out, size_t out_stride, const uint8_t *packed, uint32_t bits,
+                                 const int8_t *table, uint32_t n_groups, uint32_t n_granules, const uint8_t *b,
+                                 size_t b_stride, uint32_t n, ptrdiff_t ahead);
+
 #endif

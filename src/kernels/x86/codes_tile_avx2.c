@@ -118,7 +118,7 @@ void vq_codes_unpack_values_avx2(int8_t *tile, const uint8_t *packed, uint32_t b
     }
 }
 
-enum { MOST_VECTORS = 4, MOST_ROWS = 2 };
+enum { MOST_VECTORS = 4, MOST_ROWS = 2, MOST_TILE = 512 * VQ_CODES_ROWS };
 
 /* n_vectors * 8 lanes times n_rows rows of b: eight sums and their operands fill the sixteen registers. */
 INLINE void dots_block(int32_t *out, size_t out_stride, const uint8_t *tile, size_t tile_stride, uint32_t n_quads,
@@ -177,4 +177,35 @@ void vq_codes_dots_su_avx2(int32_t *out, size_t out_stride, const int8_t *tile, 
                            uint32_t n_quads, const uint8_t *b, size_t b_stride, uint32_t n)
 {
     dots(out, out_stride, (const uint8_t *)tile, tile_stride, n_lanes, n_quads, b, b_stride, n, false);
+}
+
+/* Sixteen registers don't hold the sums and what is unpacked: rows of a tile in L1 are as good. */
+void vq_codes_dots_keys_avx2(int32_t *out, const uint8_t *packed, uint32_t bits, const uint8_t *table,
+                             uint32_t n_groups, uint32_t n_granules, const int8_t *b, size_t b_stride, uint32_t n,
+                             ptrdiff_t ahead)
+{
+    uint8_t tile[MOST_TILE];
+    vq_codes_unpack_keys_avx2(tile, packed, bits, table, n_groups, n_granules, ahead);
+    vq_codes_dots_us_avx2(out, VQ_CODES_ROWS, tile, VQ_CODES_ROWS * 4, n_granules * VQ_CODES_GRANULE, 2 * n_groups, b,
+                          b_stride, n);
+}
+
+void vq_codes_dots_values_avx2(int32_t *out, size_t out_stride, const uint8_t *packed, uint32_t bits,
+                               const int8_t *table, uint32_t n_groups, uint32_t n_granules, const uint8_t *b,
+                               size_t b_stride, uint32_t n, ptrdiff_t ahead)
+{
+    uint8_t tile[MOST_TILE];
+    const uint32_t n_lanes = vq_codes_lanes(VQ_CODES_GROUP * n_groups), n_used = VQ_CODES_GROUP * n_groups;
+    vq_codes_unpack_values_avx2((int8_t *)tile, packed, bits, table, n_groups, n_granules, ahead);
+    const uint32_t lane = n_used / 16 * 16;
+    if (lane > 0)
+        vq_codes_dots_su_avx2(out, out_stride, (const int8_t *)tile, (size_t)n_lanes * 4, lane, n_granules * 8, b,
+                              b_stride, n);
+    if (lane == n_used)
+        return;
+    int32_t last[VQ_CODES_FUSED][16];
+    vq_codes_dots_su_avx2(last[0], 16, (const int8_t *)tile + (size_t)lane * 4, (size_t)n_lanes * 4, 16, n_granules * 8,
+                          b, b_stride, n);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(out + i * out_stride + lane, last[i], VQ_CODES_GROUP * sizeof *out);
 }
