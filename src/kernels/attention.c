@@ -112,13 +112,17 @@ static void mix_f32_c(const float *w, uint32_t w_stride, uint32_t nq, const floa
                 acc[(size_t)i * d + c] += w[(size_t)i * w_stride + j] * v[(size_t)j * d + c];
 }
 
-static void softmax_c(float *s, uint32_t nq, const uint64_t *live, float *max, float *sum, float *rescale)
+static void softmax_c(float *s, uint32_t n_blocks, uint32_t nq, const uint64_t *live, float *max, float *sum,
+                      float *rescale)
 {
-    for (uint32_t i = 0; i < nq; i++, s += VQ_BLOCK_ROWS) {
+    for (uint32_t i = 0; i < nq; i++) {
         float most = max[i];
-        for (uint32_t j = 0; j < VQ_BLOCK_ROWS; j++)
-            if (live[i] >> j & 1 && s[j] > most)
-                most = s[j];
+        for (uint32_t b = 0; b < n_blocks; b++)
+            for (uint32_t j = 0; j < VQ_BLOCK_ROWS; j++) {
+                const size_t at = (size_t)b * nq + i;
+                if (live[at] >> j & 1 && s[at * VQ_BLOCK_ROWS + j] > most)
+                    most = s[at * VQ_BLOCK_ROWS + j];
+            }
         rescale[i] = 1;
         if (most > max[i]) {
             if (max[i] != -INFINITY) /* else nothing has been summed up yet */
@@ -127,9 +131,13 @@ static void softmax_c(float *s, uint32_t nq, const uint64_t *live, float *max, f
             max[i] = most;
         }
         float total = 0;
-        for (uint32_t j = 0; j < VQ_BLOCK_ROWS; j++) {
-            s[j] = live[i] >> j & 1 ? expf(s[j] - most) : 0;
-            total += s[j];
+        for (uint32_t b = 0; b < n_blocks; b++) {
+            const size_t at = (size_t)b * nq + i;
+            float *x = s + at * VQ_BLOCK_ROWS;
+            for (uint32_t j = 0; j < VQ_BLOCK_ROWS; j++) {
+                x[j] = live[at] >> j & 1 ? expf(x[j] - most) : 0;
+                total += x[j];
+            }
         }
         sum[i] += total;
     }

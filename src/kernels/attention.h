@@ -4,13 +4,13 @@
  * cache may cut its work into tiles as it likes.  Per query:
  *   score       one sum over the d channels for each row
  *   mix         one sum over the rows for each channel, in ascending order, so that rows may come in several calls
- *   softmax     over blocks of up to VQ_BLOCK_ROWS rows */
+ *   softmax     over some blocks of VQ_BLOCK_ROWS rows at once */
 #ifndef VQ_KERNELS_ATTENTION_H
 #define VQ_KERNELS_ATTENTION_H
 
 #include <stdint.h>
 
-enum { VQ_BLOCK_ROWS = 64 };
+enum { VQ_BLOCK_ROWS = 64, VQ_SOFTMAX_BLOCKS = 4 };
 
 typedef struct vq_attention_kernels {
     /* out[i][j] = q_i . k_j for q [nq][d], k [n][d]; rows of q are q_stride floats apart, rows of out out_stride */
@@ -39,11 +39,13 @@ typedef struct vq_attention_kernels {
     void (*mix_f32)(const float *w, uint32_t w_stride, uint32_t nq, const float *v, uint32_t n, uint32_t d, float *acc,
                     const void *next);
 
-    /* One block more of a running softmax.  s [nq][VQ_BLOCK_ROWS] scores -> weights exp(s - max), 0 where bit j of
-     * live[i] is 0 (whatever s holds there).  max [nq] and sum [nq] go on (start: -inf, 0); what was summed up under an
-     * old maximum is to be multiplied by rescale [nq], which is exactly 1 where nothing has to be done.  A block
-     * without live rows changes nothing. */
-    void (*softmax)(float *s, uint32_t nq, const uint64_t *live, float *max, float *sum, float *rescale);
+    /* Up to VQ_SOFTMAX_BLOCKS blocks more of a running softmax.  s [n_blocks][nq][VQ_BLOCK_ROWS] scores -> weights
+     * exp(s
+     * - max), 0 where bit j of live [n_blocks][nq] is 0 (whatever s holds there).  max [nq] and sum [nq] go on (start:
+     * -inf, 0); what was summed up under an old maximum is to be multiplied by rescale [nq], which is exactly 1 where
+     * nothing has to be done.  A block without live rows changes nothing, nor whether it is given at all. */
+    void (*softmax)(float *s, uint32_t n_blocks, uint32_t nq, const uint64_t *live, float *max, float *sum,
+                    float *rescale);
 } vq_attention_kernels;
 
 void vq_attention_kernels_init(vq_attention_kernels *k, uint32_t cpu);

@@ -4,8 +4,8 @@
  * queries, all of the group, go together through the rows: the sinks, the pages in blocks of 16 by page index, the
  * exact rows.  Each of these segments has a softmax of its own; segments are merged from left to right.  A query's
  * arithmetic follows from its own row alone, so neither tiles nor threads change a bit:
- *   - within a segment, blocks of up to 64 rows at fixed places, with a running maximum; a block that shows a query
- *     nothing is the identity, as is a sum scaled by exactly 1;
+ *   - within a segment, blocks of up to 64 rows (four pages by page index) at fixed places, with a running maximum; one
+ *     that shows a query nothing is the identity, as is a sum scaled by exactly 1;
  *   - an empty segment is skipped;
  *   - segments are merged in one order, whether one thread runs them one after the other or many threads side by side.
  */
@@ -130,10 +130,10 @@ static void set_page_live(const attend_job *job, const tile *t, const vq_kv_page
     }
 }
 
-/* One block's scores become weights, and what was summed up before is brought to the new maximum. */
-static void weigh(const vq_kv *kv, const tile *t, vq_kv_scratch *s, size_t acc_len)
+/* Scores of some blocks become weights, and what was summed up before is brought to the new maximum. */
+static void weigh(const vq_kv *kv, const tile *t, vq_kv_scratch *s, uint32_t n_blocks, size_t acc_len)
 {
-    kv->kernels.attention.softmax(s->scores, t->n_queries, s->live, s->part_max, s->part_sum, s->rescale);
+    kv->kernels.attention.softmax(s->scores, n_blocks, t->n_queries, s->live, s->part_max, s->part_sum, s->rescale);
     for (uint32_t i = 0; i < t->n_queries; i++)
         if (s->rescale[i] != 1)
             kv->kernels.vec.scale(s->part + i * acc_len, s->rescale[i], (uint32_t)acc_len);
@@ -193,7 +193,7 @@ static void run_exact(const attend_job *job, const tile *t, uint32_t head, const
             vq_kv_score_exact(kv, q, t->n_queries, k, n, s->scores + (row - first));
         }
         set_live(job, t, first, end - first, live, s->live);
-        weigh(kv, t, s, kv->d_v);
+        weigh(kv, t, s, 1, kv->d_v);
         for (uint32_t row = first, n; row < end; row += n) {
             const unsigned char *v = held_rows(job, head, false, seg->kind, row, end, &n);
             mix_exact(kv, s->scores + (row - first), t->n_queries, v, n, s->part);
@@ -201,30 +201,53 @@ static void run_exact(const attend_job *job, const tile *t, uint32_t head, const
     }
 }
 
+/* How many pages further what is read next lies: far enough to come from memory in time, near enough to stay in L1. */
+static uint32_t pages_ahead(const vq_kv_layer *l)
+{
+    enum { BYTES_AHEAD = 8192 };
+    const size_t n = BYTES_AHEAD / l->page_bytes;
+    return n < 1 ? 1 : n > VQ_SOFTMAX_BLOCKS ? VQ_SOFTMAX_BLOCKS : (uint32_t)n;
+}
+
+/* Pages go through the softmax in blocks of VQ_SOFTMAX_BLOCKS by page index: scores of all, then weights, then sums.
+ * Keys and values stay near, and what one step waits for is hidden by the others. */
 static void run_pages(const attend_job *job, const tile *t, uint32_t head, const segment *seg, const void *prepared,
                       vq_kv_scratch *s)
 {
     const vq_kv_layer *l = job->l;
     const vq_kv_head *h = &l->heads[head];
-    const size_t acc_len = vq_side_acc_len(&h->v);
-    const uint32_t end = seg->end < h->first_index + h->n_pages ? seg->end : h->first_index + h->n_pages;
-    uint32_t pos[VQ_PAGE_ROWS];
-    for (uint32_t p = seg->first > h->first_index ? seg->first : h->first_index; p < end; p++) {
-        const vq_kv_page *page = &h->pages[p - h->first_index];
-        const uint32_t n = vq_kv_page_below(page, t->coded_end);
-        const uint64_t live = page->live & vq_low_bits(n);
-        if (!live || vq_kv_page_end(page) <= t->first_row)
+    const size_t acc_len = vq_side_acc_len(&h->v), n_scores = (size_t)t->n_queries * VQ_PAGE_ROWS;
+    const uint32_t end_page = h->first_index + h->n_pages, end = seg->end < end_page ? seg->end : end_page;
+    const uint32_t far = pages_ahead(l);
+    uint32_t pos[VQ_SOFTMAX_BLOCKS][VQ_PAGE_ROWS];
+    for (uint32_t p = seg->first > h->first_index ? seg->first : h->first_index; p < end;) {
+        const vq_kv_page *pages[VQ_SOFTMAX_BLOCKS];
+        vq_rows rows[VQ_SOFTMAX_BLOCKS];
+        uint32_t n_blocks = 0;
+        const uint32_t whole = (p / VQ_SOFTMAX_BLOCKS + 1) * VQ_SOFTMAX_BLOCKS, until = whole < end ? whole : end;
+        for (; p < until; p++) {
+            const vq_kv_page *page = &h->pages[p - h->first_index];
+            const uint32_t n = vq_kv_page_below(page, t->coded_end);
+            const uint64_t live = page->live & vq_low_bits(n);
+            if (!live || vq_kv_page_end(page) <= t->first_row)
+                continue;
+            for (uint32_t i = 0; i < n; i++)
+                pos[n_blocks][i] = l->first_pos + vq_kv_page_row(page, i);
+            const vq_kv_page *next = p + far < end_page ? page + far : NULL;
+            rows[n_blocks] = (vq_rows){.pos = pos[n_blocks], .live = live, .n = n, .next = next ? next->bytes : NULL};
+            vq_side_score(&h->k, page->bytes, &rows[n_blocks], prepared, t->n_queries, s->scores + n_blocks * n_scores);
+            set_page_live(job, t, page, n, live, s->live + (size_t)n_blocks * t->n_queries);
+            pages[n_blocks++] = page;
+        }
+        if (n_blocks == 0)
             continue;
-        for (uint32_t i = 0; i < n; i++)
-            pos[i] = l->first_pos + vq_kv_page_row(page, i);
-        const vq_kv_page *next = p + 1 < h->first_index + h->n_pages ? page + 1 : NULL;
-        vq_rows rows = {.pos = pos, .live = live, .n = n, .next = next ? next->bytes : NULL};
-        vq_side_score(&h->k, page->bytes, &rows, prepared, t->n_queries, s->scores);
-        set_page_live(job, t, page, n, live, s->live);
-        weigh(job->kv, t, s, acc_len);
-        if (next)
-            rows.next = next->bytes + l->value_at;
-        vq_side_mix(&h->v, page->bytes + l->value_at, &rows, s->scores, t->n_queries, s->part);
+        weigh(job->kv, t, s, n_blocks, acc_len);
+        for (uint32_t b = 0; b < n_blocks; b++) {
+            if (rows[b].next)
+                rows[b].next = (const unsigned char *)rows[b].next + l->value_at;
+            vq_side_mix(&h->v, pages[b]->bytes + l->value_at, &rows[b], s->scores + b * n_scores, t->n_queries,
+                        s->part);
+        }
     }
 }
 

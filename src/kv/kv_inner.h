@@ -65,10 +65,10 @@ typedef struct vq_kv_scratch {
     float *rows, *rows_v;        /* [VQ_PAGE_ROWS][d] each, of encode and decode */
     float *q;                    /* [queries][d_k], scaled */
     unsigned char *prepared;     /* [queries][query_bytes] */
-    float *scores;               /* [queries][VQ_PAGE_ROWS] */
+    float *scores;               /* [VQ_SOFTMAX_BLOCKS][queries][VQ_PAGE_ROWS] */
     float *coded, *plain, *part; /* [queries][acc_most]: sums over pages, over exact rows, of a segment */
     float *max, *sum, *part_max, *part_sum, *rescale; /* [queries] */
-    uint64_t *live;                                   /* [queries] */
+    uint64_t *live;                                   /* [VQ_SOFTMAX_BLOCKS][queries] */
 } vq_kv_scratch;
 
 typedef struct vq_kv_family vq_kv_family; /* kv_fork.c */

@@ -195,7 +195,7 @@ static void lay_out_scratch(vq_arena *arena, const vq_kv *kv, vq_kv_scratch *s)
     s->rows_v = vq_arena_take(arena, VQ_PAGE_ROWS * d, sizeof(float));
     s->q = vq_arena_take(arena, nq * kv->d_k, sizeof(float));
     s->prepared = vq_arena_take(arena, nq, kv->query_most);
-    s->scores = vq_arena_take(arena, nq * VQ_PAGE_ROWS, sizeof(float));
+    s->scores = vq_arena_take(arena, VQ_SOFTMAX_BLOCKS * nq * VQ_PAGE_ROWS, sizeof(float));
     s->coded = vq_arena_take(arena, product(arena, nq, kv->acc_most), sizeof(float));
     s->plain = vq_arena_take(arena, nq * kv->d_v, sizeof(float));
     s->part = vq_arena_take(arena, product(arena, nq, kv->acc_most), sizeof(float));
@@ -204,7 +204,7 @@ static void lay_out_scratch(vq_arena *arena, const vq_kv *kv, vq_kv_scratch *s)
     s->part_max = vq_arena_take(arena, nq, sizeof(float));
     s->part_sum = vq_arena_take(arena, nq, sizeof(float));
     s->rescale = vq_arena_take(arena, nq, sizeof(float));
-    s->live = vq_arena_take(arena, nq, sizeof(uint64_t));
+    s->live = vq_arena_take(arena, VQ_SOFTMAX_BLOCKS * nq, sizeof(uint64_t));
 }
 
 /* First mapping: the structs.  Sizes are known from the parameters. */

@@ -234,7 +234,7 @@ static void check_softmax(subject *s)
         }
         for (int i = 0; i < NQ * VQ_BLOCK_ROWS; i++)
             before[i] = w[i] = (float)vq_rng_normal(&s->rng) * (b == 4 ? 60 : 4) + (float)b;
-        s->k.softmax(w, NQ, live, max, sum, scale);
+        s->k.softmax(w, 1, NQ, live, max, sum, scale);
         for (int i = 0; i < NQ; i++) {
             double top = old_max[i], total = 0;
             for (int j = 0; j < VQ_BLOCK_ROWS; j++)
@@ -262,10 +262,53 @@ static void check_softmax(subject *s)
             assert_true(fabs(sum[i] - true_sum[i]) <= 400 * U * true_sum[i]);
             /* alone: the same bits */
             float m = old_max[i], t = old_sum[i], r;
-            s->k.softmax(before + i * VQ_BLOCK_ROWS, 1, live + i, &m, &t, &r);
+            s->k.softmax(before + i * VQ_BLOCK_ROWS, 1, 1, live + i, &m, &t, &r);
             assert_memory_equal(before + i * VQ_BLOCK_ROWS, w + i * VQ_BLOCK_ROWS, VQ_BLOCK_ROWS * sizeof(float));
             assert_memory_equal(&t, &sum[i], sizeof t);
         }
+    }
+}
+
+/* Blocks at once against the definition, in f64; those that show a query nothing may as well not be there. */
+static void check_softmax_blocks(subject *s)
+{
+    enum { NQ = 3, MOST = VQ_SOFTMAX_BLOCKS };
+    for (uint32_t n = 1; n <= MOST; n++) {
+        float w[MOST * NQ * VQ_BLOCK_ROWS], before[MOST * NQ * VQ_BLOCK_ROWS], max[NQ], sum[NQ], scale[NQ];
+        uint64_t live[MOST * NQ];
+        for (uint32_t i = 0; i < NQ; i++) {
+            max[i] = i == 1 ? 1 : -INFINITY;
+            sum[i] = i == 1 ? 2 : 0;
+        }
+        for (uint32_t i = 0; i < n * NQ; i++) /* query 2 sees nothing, or only the last of the blocks */
+            live[i] = i % NQ < 2 ? vq_rng_next(&s->rng) : i / NQ + 1 == n && n % 2 ? 0xff00ff : 0;
+        for (uint32_t i = 0; i < n * NQ * VQ_BLOCK_ROWS; i++)
+            before[i] = w[i] = (float)vq_rng_normal(&s->rng) * 4;
+        s->k.softmax(w, n, NQ, live, max, sum, scale);
+        for (uint32_t i = 0; i < NQ; i++) {
+            double top = i == 1 ? 1 : -INFINITY, total = 0;
+            for (uint32_t b = 0; b < n; b++)
+                for (uint32_t j = 0; j < VQ_BLOCK_ROWS; j++)
+                    if (live[b * NQ + i] >> j & 1)
+                        top = fmax(top, before[(b * NQ + i) * VQ_BLOCK_ROWS + j]);
+            if (i == 1)
+                total = 2 * exp(1 - top);
+            for (uint32_t b = 0; b < n; b++)
+                for (uint32_t j = 0; j < VQ_BLOCK_ROWS; j++) {
+                    const size_t at = (b * NQ + i) * VQ_BLOCK_ROWS + j;
+                    const double want = live[b * NQ + i] >> j & 1 ? exp(before[at] - top) : 0;
+                    assert_true(fabs(w[at] - want) <= 60 * U * want + 1.3e-38);
+                    total += want;
+                }
+            assert_true(max[i] == (float)top);
+            assert_true(fabs(sum[i] - total) <= 500 * U * total);
+        }
+        if (n == 1 || n % 2 == 0)
+            continue;
+        float m = -INFINITY, t = 0, r, *last = before + ((n - 1) * NQ + 2) * VQ_BLOCK_ROWS;
+        s->k.softmax(last, 1, 1, live + (n - 1) * NQ + 2, &m, &t, &r);
+        assert_memory_equal(last, w + ((n - 1) * NQ + 2) * VQ_BLOCK_ROWS, VQ_BLOCK_ROWS * sizeof(float));
+        assert_memory_equal(&t, &sum[2], sizeof t);
     }
 }
 
@@ -293,6 +336,7 @@ static void run_tier(void **state)
             }
     for (int i = 0; i < 50; i++)
         check_softmax(&s);
+    check_softmax_blocks(&s);
     guard_close(&s.q);
     guard_close(&s.rows);
     guard_close(&s.w);

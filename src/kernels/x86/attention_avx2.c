@@ -358,16 +358,22 @@ INLINE float total(__m256 x)
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
 }
 
-static void softmax_avx2(float *s, uint32_t nq, const uint64_t *live, float *max, float *sum, float *rescale)
+static void softmax_avx2(float *s, uint32_t n_blocks, uint32_t nq, const uint64_t *live, float *max, float *sum,
+                         float *rescale)
 {
     const __m256 lowest = _mm256_set1_ps(-INFINITY);
-    for (uint32_t i = 0; i < nq; i++, s += VQ_BLOCK_ROWS) {
-        __m256 x[8], most_of = lowest;
-        for (int v = 0; v < 8; v++) {
-            x[v] = _mm256_blendv_ps(lowest, _mm256_loadu_ps(s + v * LANES), lanes_of(live[i] >> (v * LANES) & 0xff));
-            most_of = _mm256_max_ps(most_of, x[v]);
-        }
-        const float here = highest(most_of), old = max[i], most = here > old ? here : old;
+    for (uint32_t i = 0; i < nq; i++) {
+        __m256 high[2] = {lowest, lowest};
+        for (uint32_t b = 0; b < n_blocks; b++)
+            for (int v = 0; v < 8; v++) {
+                const size_t at = (size_t)b * nq + i;
+                float *x = s + at * VQ_BLOCK_ROWS + v * LANES;
+                const __m256 shown =
+                    _mm256_blendv_ps(lowest, _mm256_loadu_ps(x), lanes_of(live[at] >> (v * LANES) & 0xff));
+                _mm256_storeu_ps(x, shown);
+                high[v % 2] = _mm256_max_ps(high[v % 2], shown);
+            }
+        const float here = highest(_mm256_max_ps(high[0], high[1])), old = max[i], most = here > old ? here : old;
         rescale[i] = 1;
         if (most > old) {
             if (old != -INFINITY)
@@ -377,13 +383,15 @@ static void softmax_avx2(float *s, uint32_t nq, const uint64_t *live, float *max
         }
         /* where nothing has been seen yet all is -inf - -inf, which is taken for 0 */
         const __m256 top = _mm256_set1_ps(most);
-        __m256 part = _mm256_setzero_ps();
-        for (int v = 0; v < 8; v++) {
-            x[v] = exp_f32(_mm256_sub_ps(x[v], top));
-            _mm256_storeu_ps(s + v * LANES, x[v]);
-            part = _mm256_add_ps(part, x[v]);
-        }
-        sum[i] += total(part);
+        __m256 part[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+        for (uint32_t b = 0; b < n_blocks; b++)
+            for (int v = 0; v < 8; v++) {
+                float *x = s + ((size_t)b * nq + i) * VQ_BLOCK_ROWS + v * LANES;
+                const __m256 e = exp_f32(_mm256_sub_ps(_mm256_loadu_ps(x), top));
+                _mm256_storeu_ps(x, e);
+                part[v % 2] = _mm256_add_ps(part[v % 2], e);
+            }
+        sum[i] += total(_mm256_add_ps(part[0], part[1]));
     }
 }
 

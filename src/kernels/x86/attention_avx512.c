@@ -352,17 +352,21 @@ INLINE __m512 exp_masked(__m512 x, __mmask16 m)
     return _mm512_castsi512_ps(_mm512_maskz_add_epi32(normal, _mm512_castps_si512(p), exponent));
 }
 
-static void softmax_avx512(float *s, uint32_t nq, const uint64_t *live, float *max, float *sum, float *rescale)
+static void softmax_avx512(float *s, uint32_t n_blocks, uint32_t nq, const uint64_t *live, float *max, float *sum,
+                           float *rescale)
 {
     const __m512 lowest = _mm512_set1_ps(-INFINITY);
-    for (uint32_t i = 0; i < nq; i++, s += VQ_BLOCK_ROWS) {
-        __m512 x[4];
-        __mmask16 m[4];
-        for (int v = 0; v < 4; v++) {
-            m[v] = (__mmask16)(live[i] >> (v * LANES));
-            x[v] = _mm512_mask_loadu_ps(lowest, m[v], s + v * LANES);
-        }
-        const float here = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3])));
+    for (uint32_t i = 0; i < nq; i++) {
+        __m512 high[4] = {lowest, lowest, lowest, lowest};
+        for (uint32_t b = 0; b < n_blocks; b++)
+            for (int v = 0; v < 4; v++) {
+                const size_t at = (size_t)b * nq + i;
+                const __mmask16 m = (__mmask16)(live[at] >> (v * LANES));
+                const __m512 x = _mm512_loadu_ps(s + at * VQ_BLOCK_ROWS + v * LANES);
+                high[v] = _mm512_mask_max_ps(high[v], m, high[v], x);
+            }
+        const float here =
+            _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(high[0], high[1]), _mm512_max_ps(high[2], high[3])));
         const float old = max[i], most = here > old ? here : old;
         rescale[i] = 1;
         if (most > old) {
@@ -372,11 +376,18 @@ static void softmax_avx512(float *s, uint32_t nq, const uint64_t *live, float *m
             max[i] = most;
         }
         const __m512 top = _mm512_set1_ps(most);
-        for (int v = 0; v < 4; v++) {
-            x[v] = exp_masked(_mm512_sub_ps(x[v], top), m[v]);
-            _mm512_storeu_ps(s + v * LANES, x[v]);
-        }
-        sum[i] += _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(x[0], x[1]), _mm512_add_ps(x[2], x[3])));
+        __m512 total[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+        for (uint32_t b = 0; b < n_blocks; b++)
+            for (int v = 0; v < 4; v++) {
+                const size_t at = (size_t)b * nq + i;
+                float *x = s + at * VQ_BLOCK_ROWS + v * LANES;
+                const __m512 e =
+                    exp_masked(_mm512_sub_ps(_mm512_loadu_ps(x), top), (__mmask16)(live[at] >> (v * LANES)));
+                _mm512_storeu_ps(x, e);
+                total[v] = _mm512_add_ps(total[v], e);
+            }
+        sum[i] +=
+            _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(total[0], total[1]), _mm512_add_ps(total[2], total[3])));
     }
 }
 

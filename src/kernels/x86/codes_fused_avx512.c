@@ -1,6 +1,6 @@
 /* Products with codes for few rows (a decoded token's queries) with AVX-512: what is unpacked meets all rows in
- * registers, and no tile is written.  At 2 bits and 3 rows, a group of a granule is one load, 3 shifts, 4 look-ups and 12
- * products. */
+ * registers, and no tile is written.  At 2 bits and 3 rows, a group of a granule is one load, 3 shifts, 4 look-ups and
+ * 12 products. */
 #include <immintrin.h>
 #include <stdbool.h>
 #include <string.h>
@@ -63,11 +63,11 @@ INLINE void values_rows(int32_t *out, size_t out_stride, const uint8_t *packed, 
 {
     __m512i w[VQ_CODES_FUSED][8];
     for (int i = 0; i < n; i++) {
-        const __m512i all = _mm512_maskz_loadu_epi8(n_granules == 2 ? ~(__mmask64)0 : (__mmask64)UINT32_MAX,
-                                                    b + (size_t)i * b_stride);
+        const __m512i all =
+            _mm512_maskz_loadu_epi8(n_granules == 2 ? ~(__mmask64)0 : (__mmask64)UINT32_MAX, b + (size_t)i * b_stride);
         for (int s = 0; s < 8; s++)
-            w[i][s] = _mm512_permutexvar_epi32(
-                _mm512_mask_set1_epi32(_mm512_set1_epi32(2 * s), 0xff00, 2 * s + 1), all);
+            w[i][s] =
+                _mm512_permutexvar_epi32(_mm512_mask_set1_epi32(_mm512_set1_epi32(2 * s), 0xff00, 2 * s + 1), all);
     }
     const size_t granule = n_groups * vq_codes_group_bytes(bits);
     for (uint32_t g = 0; g < n_groups; g++, packed += vq_codes_group_bytes(bits)) {
@@ -85,13 +85,13 @@ INLINE void values_rows(int32_t *out, size_t out_stride, const uint8_t *packed, 
             }
         }
         for (int i = 0; i < n; i++)
-            _mm256_storeu_si256(
-                (__m256i *)(void *)(out + (size_t)i * out_stride + (size_t)VQ_CODES_GROUP * g),
-                _mm256_add_epi32(_mm512_castsi512_si256(sum[i]), _mm512_extracti64x4_epi64(sum[i], 1)));
+            _mm256_storeu_si256((__m256i *)(void *)(out + (size_t)i * out_stride + (size_t)VQ_CODES_GROUP * g),
+                                _mm256_add_epi32(_mm512_castsi512_si256(sum[i]), _mm512_extracti64x4_epi64(sum[i], 1)));
     }
 }
 
-/* As many rows at once as there is a function for: 1 to 4, and with the wide queries of 5 bits and more 1, 2, 4, 6, 8. */
+/* As many rows at once as there is a function for: 1 to 4, and with the wide queries of 5 bits and more 1, 2, 4, 6, 8.
+ */
 INLINE int rows_at_once(uint32_t bits, uint32_t n)
 {
     if (bits <= 4)
@@ -99,9 +99,11 @@ INLINE int rows_at_once(uint32_t bits, uint32_t n)
     return n == 1 ? 1 : (int)(n / 2 * 2);
 }
 
-#define KEYS(n_) \
-    case n_: keys_rows(out, packed, bits, &t, n_groups, n_granules, b, b_stride, n_, ahead); break
-#define VALUES(n_) \
+#define KEYS(n_)                                                                                                       \
+    case n_:                                                                                                           \
+        keys_rows(out, packed, bits, &t, n_groups, n_granules, b, b_stride, n_, ahead);                                \
+        break
+#define VALUES(n_)                                                                                                     \
     case n_: values_rows(out, out_stride, packed, bits, &t, n_groups, n_granules, b, b_stride, n_, ahead); break
 
 INLINE void keys(int32_t *out, const uint8_t *packed, uint32_t bits, const uint8_t *table, uint32_t n_groups,

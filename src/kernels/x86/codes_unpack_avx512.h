@@ -1,5 +1,5 @@
-/* Codes of a group as bytes of a table, with AVX-512: planes go through vpermb, whose six index bits make masks needless
- * (the table repeats itself). */
+/* Codes of a group as bytes of a table, with AVX-512: planes go through vpermb, whose six index bits make masks
+ * needless (the table repeats itself). */
 #ifndef VQ_KERNELS_X86_CODES_UNPACK_AVX512_H
 #define VQ_KERNELS_X86_CODES_UNPACK_AVX512_H
 
