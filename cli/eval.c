@@ -11,6 +11,8 @@ static const cli_command evals[] = {
     {"perplexity", "caches and eviction policies on a text, in generation order, against f16", eval_perplexity},
     {"needle", "one sentence hidden in prose, by length and depth", eval_needle},
     {"recall", "many needles, and key-value pairs", eval_recall},
+    {"attention-rank", "what policies rate rows by, against the attention that rows receive", eval_attention_rank},
+    {"anisotropy", "the geometry of queries and keys that Q-Filters rest on", eval_anisotropy},
 };
 enum { N_EVALS = sizeof evals / sizeof evals[0] };
 
@@ -72,16 +74,17 @@ const cli_option eval_model_options[] = {
     {'m', "model", CLI_TEXT, MODEL_AT(model), "FILE", "the model, a GGUF file", 0, 0},
     {'t', "threads", CLI_COUNT, MODEL_AT(n_threads), "N", "threads (default: all cores that this process may use)", 1,
      1024},
-    {'b', "batch-size", CLI_COUNT, MODEL_AT(n_batch), "N", "prompt tokens a pass; results do not depend on it", 1,
-     8192},
     {0, "exact", CLI_FLAG, MODEL_AT(exact), NULL, "f32 activations instead of int8: slower; what quality is judged in",
      0, 0},
+    {'b', "batch-size", CLI_COUNT, MODEL_AT(n_batch), "N", "prompt tokens a pass; results do not depend on it", 1,
+     8192},
     {0, "sinks", CLI_COUNT, MODEL_AT(sinks), "N", "first tokens that stay exact (default: as the method asks)", 0,
      65536},
     {0, "residual", CLI_COUNT, MODEL_AT(residual), "N", "newest tokens that stay exact (default: as the method asks)",
      0, 1048576},
     {0, "kv-exact", CLI_TEXT, MODEL_AT(kv_exact), "TYPE", "f16, bf16 or f32: the type of tokens that stay exact", 0, 0},
 };
+const size_t eval_n_short_model_options = 3;
 const size_t eval_n_model_options = sizeof eval_model_options / sizeof eval_model_options[0];
 
 int eval_configs(const cli_page *page, const eval_args *a, eval_config *out, size_t *n)

@@ -9,6 +9,8 @@
 int eval_perplexity(int argc, char **argv);
 int eval_needle(int argc, char **argv);
 int eval_recall(int argc, char **argv);
+int eval_attention_rank(int argc, char **argv);
+int eval_anisotropy(int argc, char **argv);
 
 /* ---- what is tested: every --kv with every --evict ---- */
 typedef struct eval_args {
@@ -20,7 +22,7 @@ typedef struct eval_args {
 extern const cli_option eval_cache_options[]; /* into eval_args */
 extern const size_t eval_n_cache_options;
 extern const cli_option eval_model_options[]; /* into cli_model_args; without -c, which means other things here */
-extern const size_t eval_n_model_options;
+extern const size_t eval_n_model_options, eval_n_short_model_options; /* short: without those of caches */
 
 enum { EVAL_MOST_CONFIGS = 64 };
 

@@ -101,6 +101,57 @@ typedef struct vq_recall_score {
  * vocabulary.  On failure *score is unchanged. */
 VQ_API vq_status vq_eval_recall(vq_session *s, const vq_recall_params *params, vq_recall_score *score, vq_error *err);
 
+/* ---- what policies rate rows by ---- */
+enum { VQ_RANK_MOST_SCORES = 32 };
+
+typedef struct vq_rank_score_info {
+    const char *name, *summary;
+    bool needs_calibration;
+} vq_rank_score_info;
+VQ_API size_t vq_eval_n_rank_scores(void);
+VQ_API void vq_eval_rank_score_at(size_t index, vq_rank_score_info *out);
+
+typedef struct vq_rank_params {
+    const int32_t *ids;   /* [n] one context; not of the text that the calibration was made of */
+    uint32_t n, n_prompt; /* rows of the first n_prompt tokens are rated; the rest's queries say what they received */
+    const char *const *scores; /* [n_scores] names */
+    size_t n_scores;
+    const struct vq_calibration *calibration; /* may be NULL when no score needs one */
+    uint64_t seed;                            /* of the score `random` */
+    bool exact;
+    vq_pool *pool;
+    bool (*progress)(void *arg, size_t done, size_t all); /* in layers; may be NULL; false cancels */
+    void *arg;
+} vq_rank_params;
+
+/* Spearman's correlation of each score with the mean attention that a row receives from later queries: rho
+ * [n_scores][n_layers][n_kv_heads].  Four sinks are left out, and rows that later queries of a sliding window do not
+ * see. */
+VQ_API vq_status vq_eval_rank(const vq_model *model, const vq_rank_params *params, float *rho, vq_error *err);
+
+typedef struct vq_anisotropy_params {
+    const int32_t *ids; /* [n] one context */
+    uint32_t n;
+    bool exact;
+    vq_pool *pool;
+    bool (*progress)(void *arg, size_t done, size_t all); /* in layers; may be NULL; false cancels */
+    void *arg;
+} vq_anisotropy_params;
+
+/* Of one query head.  u is the first right singular vector of its queries, uncentred, on the side of their mean. */
+typedef struct vq_anisotropy {
+    float query_share; /* of queries with a positive projection on u: 0.5 without any anisotropy */
+    float explained;   /* of the queries' energy, by u */
+    float rest;        /* largest |mean projection| on another singular vector, over that on u */
+    float key_sign;    /* of the mean projection of keys on u */
+    float key_share;   /* of keys whose projection has this sign */
+    float rank;        /* Spearman of a key's projection on u with the attention that it receives later */
+} vq_anisotropy;
+
+/* out [n_layers][n_heads]; the first 32 rows are left out. */
+VQ_API vq_status vq_eval_anisotropy(const vq_model *model, const vq_anisotropy_params *params, vq_anisotropy *out,
+                                    vq_error *err);
+
 /* What a cache method does to rows, without a model. */
 typedef struct vq_fidelity_params {
     uint32_t n_heads, n_kv_heads, n_tokens, n_queries, d_k, d_v; /* n_heads is a multiple of n_kv_heads */
