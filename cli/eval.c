@@ -18,7 +18,9 @@ enum { N_EVALS = sizeof evals / sizeof evals[0] };
 
 static const char ending[] = "\n"
                              "Examples:\n"
-                             "  veloxquant eval perplexity -m model.gguf -f book.txt --kv turboquant-mse:bits=3\n"
+                             "  veloxquant eval perplexity -m model.gguf -f book.txt --evict snapkv:budget=25%\n"
+                             "  veloxquant eval needle -m model.gguf -f book.txt --kv velox:bits=2\n"
+                             "  veloxquant eval attention-rank -m model.gguf -f book.txt\n"
                              "\n"
                              "'veloxquant eval NAME --help' explains a measurement and its options. They print\n"
                              "a table; --json FILE also writes every figure with machine and command, which\n"
@@ -67,6 +69,10 @@ int cli_eval(int argc, char **argv)
 const cli_option eval_cache_options[] = {
     {0, "kv", CLI_TEXTS, AT(kv), "METHOD",
      "a cache to test, as NAME:option=value,... or KEYS+VALUES; may be given several times (default f16)", 0, 0},
+    {0, "evict", CLI_TEXTS, AT(evict), "POLICY",
+     "an eviction policy to test with every --kv, as NAME:budget=25%,option=value,... or none; may be given several "
+     "times (default none)",
+     0, 0},
 };
 const size_t eval_n_cache_options = sizeof eval_cache_options / sizeof eval_cache_options[0];
 
@@ -82,6 +88,8 @@ const cli_option eval_model_options[] = {
      65536},
     {0, "residual", CLI_COUNT, MODEL_AT(residual), "N", "newest tokens that stay exact (default: as the method asks)",
      0, 1048576},
+    {0, "calibration", CLI_TEXT, MODEL_AT(calibration), "FILE",
+     "what 'veloxquant calibrate' made of this model; for methods and policies that need it", 0, 0},
     {0, "kv-exact", CLI_TEXT, MODEL_AT(kv_exact), "TYPE", "f16, bf16 or f32: the type of tokens that stay exact", 0, 0},
 };
 const size_t eval_n_short_model_options = 3;
@@ -112,6 +120,7 @@ int eval_session_open(vq_session **out, const cli_engine *e, const cli_page *pag
     char keys[200];
     const char *plus = strchr(c->kv, '+');
     args.kv = c->kv;
+    args.evict = c->evict;
     if (plus) {
         snprintf(keys, sizeof keys, "%.*s", (int)(plus - c->kv), c->kv);
         args.kv_keys = keys;

@@ -44,7 +44,9 @@ static const char intro[] =
 
 static const char ending[] =
     "Examples:\n"
-    "  veloxquant eval perplexity -m model.gguf -f book.txt --kv velox:bits=2 --kv velox:bits=3 --exact\n";
+    "  veloxquant eval perplexity -m model.gguf -f book.txt --kv velox:bits=2 --kv velox:bits=3 --exact\n"
+    "  veloxquant eval perplexity -m model.gguf -f book.txt --evict streaming:budget=25%,recent=32 \\\n"
+    "      --evict snapkv:budget=25%,recent=32 --windows 4 --json eviction.json\n";
 
 enum { MOST_STEPS = 4096 };
 

@@ -62,7 +62,8 @@ static const char recall_intro[] =
 
 static const char needle_ending[] =
     "Examples:\n"
-    "  veloxquant eval needle -m model.gguf -f book.txt --lengths 512,1024,2048 --kv velox:bits=2\n";
+    "  veloxquant eval needle -m model.gguf -f book.txt --lengths 512,1024,2048 --kv velox:bits=2\n"
+    "  veloxquant eval needle -m model.gguf -f book.txt --evict snapkv:budget=25% --asked-first\n";
 
 static const char recall_ending[] =
     "Examples:\n"

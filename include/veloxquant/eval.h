@@ -13,9 +13,9 @@ typedef struct vq_windows {
     size_t n;
     uint32_t n_ctx, skip;
     size_t most; /* windows at most; 0: all */
-    /* The tokens from `skip` on go through the (tested) sessions one at a time, after the first ones as a prompt: what
-     * a cache that drops tokens has to be judged by, since in one pass the first queries would still see rows that the
-     * last ones make it drop.  Other caches give the same figures either way. */
+    /* The tokens from `skip` on go through the (tested) sessions one at a time, as generated ones, after the first ones
+     * as a prompt.  Sessions whose cache evicts always work so: in one pass nothing would be evicted before the end.
+     * Others give the same figures either way. */
     bool one_by_one;
     /* By default a text that repeats itself, or on which the (reference) model's perplexity is below 2, is refused
      * (VQ_ERR_VALUE): on a looped paragraph any cache looks perfect. */

@@ -93,6 +93,13 @@ static vq_status check_room(const vq_session *s, const vq_windows *w, vq_error *
     return VQ_OK;
 }
 
+/* A single pass over a cache that evicts would show perplexities of the whole cache: nothing is dropped before the end
+ * of a prompt. */
+static bool goes_singly(vq_session *s, bool asked)
+{
+    return asked || vq_kv_compact_step(vq_session_kv(s), VQ_KV_DECODE) > 0;
+}
+
 /* ---- one session ---- */
 struct scoring {
     vq_vec_kernels kernels;
@@ -119,7 +126,7 @@ static vq_status score_one_by_one(vq_session *s, struct scoring *c, size_t first
 {
     VQ_TRY(vq_session_eval(s, c->ids, first, NULL, 0, NULL, err));
     for (size_t i = first; i + 1 < c->n_ctx; i++) {
-        VQ_TRY(vq_session_eval(s, c->ids + i, 1, NULL, 0, NULL, err));
+        VQ_TRY(vq_session_decode(s, c->ids + i, 1, NULL, 0, NULL, err));
         if (!score_next(c, i, vq_session_logits(s)))
             return vq_fail(err, VQ_ERR_CANCELLED, "cancelled after %zu of %zu tokens", (size_t)c->nll.n, c->n_scored);
     }
@@ -150,7 +157,7 @@ vq_status vq_eval_perplexity(vq_session *s, const vq_windows *w, vq_eval_fn prog
         window_ids(w, i, vq_model_tokenizer(model), ids);
         status = vq_session_truncate(s, 0, err);
         /* the last token predicts nothing that is scored, so it is not evaluated */
-        if (status == VQ_OK && !w->one_by_one)
+        if (status == VQ_OK && !goes_singly(s, w->one_by_one))
             status = vq_session_eval(s, ids, w->n_ctx - 1, score_next, first, &c, err);
         else if (status == VQ_OK)
             status = score_one_by_one(s, &c, first, err);
@@ -212,14 +219,14 @@ static vq_status compare_rows(struct compare_call *c, vq_session *s, const int32
                               const struct reference_row *known, vq_comparison *sum, vq_error *err)
 {
     const size_t n_vocab = c->seen.width;
-    if (!c->one_by_one) {
+    if (!goes_singly(s, c->one_by_one)) {
         VQ_TRY(vq_session_eval(s, ids, n, keep_row, 0, &c->seen, err));
         for (size_t i = 0; i < n; i++)
             compare_row(c, c->expected.at + i * n_vocab, c->seen.at + i * n_vocab, ids[i + 1], &known[i], sum);
         return VQ_OK;
     }
     for (size_t i = 0; i < n; i++) {
-        VQ_TRY(vq_session_eval(s, ids + i, 1, NULL, 0, NULL, err));
+        VQ_TRY(vq_session_decode(s, ids + i, 1, NULL, 0, NULL, err));
         compare_row(c, c->expected.at + i * n_vocab, vq_session_logits(s), ids[i + 1], &known[i], sum);
     }
     return VQ_OK;

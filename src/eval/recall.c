@@ -31,7 +31,7 @@ static int32_t likeliest(const float *logits, size_t n_vocab)
 static vq_status run_one_by_one(vq_session *s, const int32_t *ids, size_t n, vq_error *err)
 {
     for (size_t i = 0; i < n; i++)
-        VQ_TRY(vq_session_eval(s, ids + i, 1, NULL, 0, NULL, err));
+        VQ_TRY(vq_session_decode(s, ids + i, 1, NULL, 0, NULL, err));
     return VQ_OK;
 }
 
@@ -55,7 +55,7 @@ static vq_status ask(vq_session *s, const vq_recall_built *b, const vq_recall_qu
         logits = vq_session_logits(s);
         exact = exact && likeliest(logits, n_vocab) == id;
         sum_log_p += log_p(logits, n_vocab, id);
-        VQ_TRY(vq_session_eval(s, &id, 1, NULL, 0, NULL, err));
+        VQ_TRY(vq_session_decode(s, &id, 1, NULL, 0, NULL, err));
     }
     vq_moments_add(&sum->exact, exact ? 1 : 0);
     vq_moments_add(&sum->chosen, margin > 0 ? 1 : 0);

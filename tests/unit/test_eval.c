@@ -164,6 +164,38 @@ static void against_formulas(void **state)
     }
 }
 
+/* The figures of a cache that evicts are those of generation, whatever is asked for: a single pass, in which nothing is
+ * dropped before the end, would flatter it. */
+static void evicting(void **state)
+{
+    (void)state;
+    toy_params p;
+    toy_params_init(&p, TOY_QWEN2);
+    vq_model *m = toy_open(&p);
+    vq_session_params params;
+    vq_session *whole = open_session(m, "f32"), *s;
+    vq_error err;
+    vq_session_params_init(&params);
+    params.n_ctx = WINDOW;
+    params.kv_keys = params.kv_values = "f32";
+    params.evict = "streaming:budget=10,sinks=1,recent=4,every=2";
+    if (vq_session_open(&s, m, &params, &err) != VQ_OK)
+        fail_msg("%s", err.text);
+    vq_windows w = {.ids = ids, .n = N, .n_ctx = WINDOW, .skip = 24};
+    vq_moments pass = {0}, singly = {0};
+    vq_comparison compared = {0};
+    assert_int_equal(vq_eval_perplexity(s, &w, NULL, NULL, &pass, &err), VQ_OK);
+    assert_int_equal(vq_eval_compare(whole, &s, 1, &w, NULL, NULL, &compared, &err), VQ_OK);
+    w.one_by_one = true;
+    assert_int_equal(vq_eval_perplexity(s, &w, NULL, NULL, &singly, &err), VQ_OK);
+    assert_memory_equal(&pass, &singly, sizeof pass);
+    assert_memory_equal(&compared.nll, &singly, sizeof singly);
+    assert_true(compared.kl.mean > 1e-4); /* what was dropped is missed */
+    vq_session_close(s);
+    vq_session_close(whole);
+    vq_model_close(m);
+}
+
 struct watch {
     size_t n, all, stop_at;
 };
@@ -267,8 +299,11 @@ int main(void)
     vq_rng_seed(&rng, 21);
     for (size_t i = 0; i < N; i++)
         ids[i] = (int32_t)(3 + vq_rng_next(&rng) % 250);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(looped_texts_are_refused), cmocka_unit_test(moments),
-                                       cmocka_unit_test(against_formulas), cmocka_unit_test(windows_and_progress),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(looped_texts_are_refused),
+                                       cmocka_unit_test(evicting),
+                                       cmocka_unit_test(moments),
+                                       cmocka_unit_test(against_formulas),
+                                       cmocka_unit_test(windows_and_progress),
                                        cmocka_unit_test(speed)};
     return cmocka_run_group_tests_name("eval", tests, NULL, NULL);
 }
