@@ -104,7 +104,7 @@ def usage():
 def reports(folder):
     r = run("eval", "--help")
     case("eval --help lists the measurements", r.status == 0 and b"perplexity" in r.out and b"needle" in r.out, r)
-    for name in ("perplexity", "needle", "recall"):
+    for name in ("perplexity", "needle", "recall", "attention-rank", "anisotropy"):
         r = run("eval", name, "--help")
         text = r.out.decode()
         case("help of eval %s: examples, at most 100 columns" % name,
@@ -525,7 +525,8 @@ def real():
 def main():
     with tempfile.TemporaryDirectory() as folder:
         usage()
-        reports(folder)
+        with tempfile.TemporaryDirectory() as own:
+            reports(own)
         files(folder)
         prompts()
         outputs(folder)
