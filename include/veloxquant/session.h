@@ -62,6 +62,9 @@ VQ_API vq_status vq_session_truncate(vq_session *s, uint32_t n_tokens, vq_error 
  * vq_session_truncate to that count. */
 VQ_API uint32_t vq_session_common(const vq_session *s, const int32_t *ids, size_t n);
 
+/* A second session that goes on from the same tokens (vq_kv_fork): one prompt, several answers. */
+VQ_API vq_status vq_session_fork(vq_session *s, vq_session **out, vq_error *err);
+
 /* Saved prompts: the cache and the token ids that made it, in one file that is written whole or not at all. */
 VQ_API vq_status vq_session_save(const vq_session *s, const char *path, vq_error *err);
 /* Into a session over the same model with the same cache settings.  VQ_ERR_MISMATCH names what differs; the session is

@@ -18,6 +18,8 @@ struct vq_session {
     const vq_model *model;
     vq_forward *forward;
     vq_kv *kv;
+    vq_pool *pool;
+    bool is_exact;
     uint32_t n_ctx, n_batch, n_vocab, n_tokens;
     int32_t *ids;  /* [n_ctx] */
     float *logits; /* [n_vocab], of the last token */
@@ -57,7 +59,7 @@ static vq_status open_parts(vq_session *s, const vq_session_params *params, vq_e
     kv.calibration = params->calibration;
     kv.evict = params->evict;
     VQ_TRY(vq_kv_open(&s->kv, &kv, err));
-    return vq_forward_open(&s->forward, s->model, params->pool, s->n_batch, params->exact, err);
+    return vq_forward_open(&s->forward, s->model, s->pool, s->n_batch, s->is_exact, err);
 }
 
 vq_status vq_session_open(vq_session **out, const vq_model *model, const vq_session_params *params, vq_error *err)
@@ -70,6 +72,8 @@ vq_status vq_session_open(vq_session **out, const vq_model *model, const vq_sess
     if (!s)
         return vq_fail(err, VQ_ERR_NOMEM, "no memory for a session");
     s->model = model;
+    s->pool = params->pool;
+    s->is_exact = params->exact;
     s->n_vocab = info->n_vocab;
     s->n_ctx = params->n_ctx;
     if (s->n_ctx == 0)
@@ -83,6 +87,42 @@ vq_status vq_session_open(vq_session **out, const vq_model *model, const vq_sess
         return status;
     }
     *out = s;
+    return VQ_OK;
+}
+
+static vq_status fork_parts(vq_session *to, vq_session *s, vq_error *err)
+{
+    layout(to);
+    VQ_TRY(vq_arena_alloc(&to->arena, err));
+    layout(to);
+    VQ_TRY(vq_kv_fork(s->kv, &to->kv, err));
+    VQ_TRY(vq_forward_open(&to->forward, s->model, s->pool, s->n_batch, s->is_exact, err));
+    memcpy(to->ids, s->ids, s->n_tokens * sizeof *s->ids);
+    if (s->has_logits)
+        memcpy(to->logits, s->logits, s->n_vocab * sizeof *s->logits);
+    return VQ_OK;
+}
+
+vq_status vq_session_fork(vq_session *s, vq_session **out, vq_error *err)
+{
+    *out = NULL;
+    vq_session *to = calloc(1, sizeof *to);
+    if (!to)
+        return vq_fail(err, VQ_ERR_NOMEM, "no memory for a session");
+    to->model = s->model;
+    to->pool = s->pool;
+    to->is_exact = s->is_exact;
+    to->n_ctx = s->n_ctx;
+    to->n_batch = s->n_batch;
+    to->n_vocab = s->n_vocab;
+    to->n_tokens = s->n_tokens;
+    to->has_logits = s->has_logits;
+    const vq_status status = fork_parts(to, s, err);
+    if (status != VQ_OK) {
+        vq_session_close(to);
+        return status;
+    }
+    *out = to;
     return VQ_OK;
 }
 

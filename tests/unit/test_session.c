@@ -165,6 +165,38 @@ static void going_back(void **state)
     }
 }
 
+static void forking(void **state)
+{
+    (void)state;
+    for (int family = 0; family < N_TOY_FAMILIES; family++) {
+        vq_model *m = open_model((toy_family)family);
+        const size_t n_vocab = vq_model_get_info(m)->n_vocab;
+        vq_session *s = open_session(m, 16, N, NULL), *other = open_session(m, 16, N, NULL), *fork;
+        vq_error err;
+        float *prompt = malloc(n_vocab * sizeof *prompt), *answer = malloc(n_vocab * sizeof *answer);
+        eval(other, ids, 50);
+        memcpy(prompt, vq_session_logits(other), n_vocab * sizeof *prompt);
+        eval(other, ids + 70, 20);
+        memcpy(answer, vq_session_logits(other), n_vocab * sizeof *answer);
+        eval(s, ids, 50);
+        if (vq_session_fork(s, &fork, &err) != VQ_OK)
+            fail_msg("%s", err.text);
+        assert_logits(fork, prompt, "of a fork");
+        assert_int_equal(vq_session_common(fork, ids, N), 50);
+        eval(s, ids + 50, 20);
+        eval(fork, ids + 70, 20);
+        assert_logits(fork, answer, "of a fork that went its own way");
+        assert_int_equal(vq_session_common(s, ids, N), 70);
+        vq_session_close(s);
+        assert_int_equal(vq_session_n_tokens(fork), 70);
+        vq_session_close(fork);
+        vq_session_close(other);
+        free(prompt);
+        free(answer);
+        vq_model_close(m);
+    }
+}
+
 static void cancelling(void **state)
 {
     (void)state;
@@ -391,9 +423,10 @@ int main(void)
     for (size_t i = 0; i < N; i++)
         ids[i] = (int32_t)(3 + vq_rng_next(&rng) % 250);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(passes_and_threads), cmocka_unit_test(limits), cmocka_unit_test(going_back),
-        cmocka_unit_test(cancelling),         cmocka_unit_test(saving), cmocka_unit_test(generating),
-        cmocka_unit_test(stopping),
+        cmocka_unit_test(passes_and_threads), cmocka_unit_test(limits),
+        cmocka_unit_test(going_back),         cmocka_unit_test(forking),
+        cmocka_unit_test(cancelling),         cmocka_unit_test(saving),
+        cmocka_unit_test(generating),         cmocka_unit_test(stopping),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }
