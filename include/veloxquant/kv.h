@@ -49,13 +49,14 @@ typedef struct vq_kv_params {
                                                what it points to must outlive the cache */
 } vq_kv_params;
 
-/* Where the bytes are.  codes .. reserved add up to what the cache took from the operating system; reserved is the part
- * that holds no rows now (free pages, room for exact rows, scratch of the attention).
+/* Where the bytes are.  codes .. reserved, less mapped, add up to what the cache took from the operating system;
+ * reserved is the part that holds no rows now (free pages, room for exact rows, scratch of the attention).
  *
  * What forks share counts in the oldest one that is open, pages included that only younger ones still hold.  So the
  * sums of all forks add up to what the system gave, and closing one can make another's larger. */
 typedef struct vq_kv_bytes {
     uint64_t codes, scales, exact, shared, table, reserved;
+    uint64_t mapped;          /* of these, bytes of a file that codes lie in (vq_kv_load); not taken from the system */
     uint64_t n_rows;          /* rows held, over layers and kv heads */
     uint64_t n_packed_rows;   /* of these, held as codes */
     uint64_t n_values_packed; /* (keys + values) held as codes that count here */
@@ -133,8 +134,14 @@ VQ_API uint32_t vq_kv_read(const vq_kv *kv, uint32_t layer, uint32_t head, float
 /* A versioned, checksummed file with everything that determines its meaning. */
 VQ_API vq_status vq_kv_save(const vq_kv *kv, const char *path, vq_error *err);
 /* Into a cache opened with the same parameters; VQ_ERR_MISMATCH names the field that differs, and the cache is then
- * unchanged. */
+ * unchanged.
+ *
+ * Saved caches are written without permission to write to them.  Pages of such a file stay in a read-only map of it,
+ * once its checksum is verified, so processes that load one file share them in memory; any other file is copied, since
+ * cutting a file under a map kills its reader.  Replacing or removing the file is safe: the map keeps the old one. */
 VQ_API vq_status vq_kv_load(vq_kv *kv, const char *path, vq_error *err);
+/* The address ranges of files that pages of this cache or its forks lie in. */
+VQ_API size_t vq_kv_files(const vq_kv *kv, const void **starts, size_t *n_bytes, size_t most);
 
 /* Registered codecs, for listings and help. */
 typedef struct vq_kv_option_info {

@@ -39,7 +39,7 @@ vq_status vq_file_map_open(vq_file_map *out, const char *path, vq_error *err)
             close(fd);
             return status;
         }
-        *out = (vq_file_map){.bytes = p, .n_bytes = (size_t)st.st_size};
+        *out = (vq_file_map){.bytes = p, .n_bytes = (size_t)st.st_size, .is_frozen = !(st.st_mode & 0222)};
     }
     out->fd_plus_1 = fd + 1;
     return VQ_OK;
@@ -220,4 +220,11 @@ void vq_file_writer_abort(vq_file_writer *w)
     if (!w->direct)
         unlink(w->temp);
     writer_free(w);
+}
+
+void vq_file_writer_freeze(vq_file_writer *w)
+{
+    struct stat st;
+    if (!w->direct && !fstat(w->fd, &st))
+        (void)!fchmod(w->fd, st.st_mode & 0777 & ~0222u); /* where that is refused, readers copy */
 }

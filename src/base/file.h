@@ -2,6 +2,7 @@
 #ifndef VQ_BASE_FILE_H
 #define VQ_BASE_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -10,7 +11,8 @@
 typedef struct vq_file_map {
     const uint8_t *bytes; /* NULL when the file is empty */
     size_t n_bytes;
-    int fd_plus_1; /* kept open for vq_file_map_check; 0: none */
+    int fd_plus_1;  /* kept open for vq_file_map_check; 0: none */
+    bool is_frozen; /* when it was opened, nobody had permission to write to the file */
 } vq_file_map;
 
 /* Maps a regular file read-only and shared.  Errors name the path. */
@@ -30,5 +32,7 @@ vq_status vq_file_writer_patch(vq_file_writer *w, uint64_t at, const void *bytes
 uint64_t vq_file_writer_offset(const vq_file_writer *w);           /* bytes written so far */
 vq_status vq_file_writer_commit(vq_file_writer *w, vq_error *err); /* frees w, also on failure */
 void vq_file_writer_abort(vq_file_writer *w);
+/* Nobody gets permission to write to the file, so that it can be mapped without fear. */
+void vq_file_writer_freeze(vq_file_writer *w);
 
 #endif

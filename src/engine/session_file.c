@@ -48,10 +48,11 @@ vq_status vq_session_save(const vq_session *s, const char *path, vq_error *err)
         vq_file_writer_abort(w);
         return status;
     }
+    vq_file_writer_freeze(w);
     return vq_file_writer_commit(w, err);
 }
 
-static vq_status read_all(vq_session *s, const char *path, const vq_file_map *map, vq_error *err)
+static vq_status read_all(vq_session *s, const char *path, vq_file_map *map, vq_error *err)
 {
     vq_cursor c = vq_cursor_make(map->bytes, map->n_bytes);
     const uint8_t *magic = vq_cursor_take(&c, sizeof MAGIC);
@@ -77,7 +78,7 @@ static vq_status read_all(vq_session *s, const char *path, const vq_file_map *ma
         if (ids[i] < 0 || (uint32_t)ids[i] >= n_vocab)
             return vq_fail(err, VQ_ERR_VALUE, "%s: token id %d, must be 0 to %u", path, ids[i], n_vocab - 1);
     const uint64_t left = vq_cursor_left(&c);
-    VQ_TRY(vq_kv_restore(vq_session_kv(s), path, vq_cursor_take(&c, left), (size_t)left, err));
+    VQ_TRY(vq_kv_restore(vq_session_kv(s), path, vq_cursor_take(&c, left), (size_t)left, map, err));
     vq_session_set_ids(s, ids, (uint32_t)n);
     return VQ_OK;
 }

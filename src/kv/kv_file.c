@@ -207,6 +207,7 @@ vq_status vq_kv_save(const vq_kv *kv, const char *path, vq_error *err)
         vq_file_writer_abort(file);
         return status;
     }
+    vq_file_writer_freeze(file);
     return vq_file_writer_commit(file, err);
 }
 
@@ -463,7 +464,8 @@ static void take_mask(reader *r, uint64_t *mask, uint32_t n)
         mask[i / 64] = vq_cursor_u64(&r->c);
 }
 
-/* What was taken from the fresh store, in the order in which heads want it. */
+/* What was taken from the fresh store, in the order in which heads want it.  pages: NULL where they stay in the file.
+ */
 typedef struct taken {
     unsigned char **pages, **offsets;
     size_t n_pages, n_offsets;
@@ -482,7 +484,8 @@ static void read_head(reader *r, const vq_kv *kv, const vq_kv_layer *l, uint32_t
     for (uint32_t p = 0; p < h->n_pages; p++) {
         uint16_t offsets[VQ_PAGE_ROWS];
         read_page_entry(r, l, &row, &h->pages[p], offsets);
-        h->pages[p].bytes = t->pages[t->n_pages++];
+        if (t->pages)
+            h->pages[p].bytes = t->pages[t->n_pages++];
         if (!h->pages[p].offsets)
             continue;
         h->pages[p].offsets = (uint16_t *)(void *)t->offsets[t->n_offsets++];
@@ -491,15 +494,20 @@ static void read_head(reader *r, const vq_kv *kv, const vq_kv_layer *l, uint32_t
     take_padding(r);
     take_rows(r, h->sink_k, n_sinks * kv->d_k * kv->exact_bytes);
     take_rows(r, h->sink_v, n_sinks * kv->d_v * kv->exact_bytes);
-    for (uint32_t p = 0; p < h->n_pages; p++)
-        memcpy(h->pages[p].bytes, vq_cursor_take(&r->c, l->page_bytes), l->page_bytes);
+    for (uint32_t p = 0; p < h->n_pages; p++) {
+        const uint8_t *page = vq_cursor_take(&r->c, l->page_bytes);
+        if (t->pages)
+            memcpy(h->pages[p].bytes, page, l->page_bytes);
+        else
+            h->pages[p].bytes = (unsigned char *)(uintptr_t)page; /* never written: it is not the cache's own */
+    }
     take_rows(r, h->exact_k, n_exact * kv->d_k * kv->exact_bytes);
     take_rows(r, h->exact_v, n_exact * kv->d_v * kv->exact_bytes);
 }
 
 static vq_status take(taken *t, vq_store *store, const vq_kv *kv, const file_sizes *sizes, vq_error *err)
 {
-    for (uint32_t i = 0; i < kv->n_layers * kv->n_kv_heads; i++) /* an area a head */
+    for (uint32_t i = 0; t->pages && i < kv->n_layers * kv->n_kv_heads; i++) /* an area a head */
         for (uint32_t n = 0; n < sizes->n_pages[i]; n++)
             if (!(t->pages[t->n_pages++] = vq_store_take(store, i, err)))
                 return VQ_ERR_NOMEM;
@@ -510,18 +518,22 @@ static vq_status take(taken *t, vq_store *store, const vq_kv *kv, const file_siz
 }
 
 /* Replaces the cache's rows, once there are pages for the file's. */
-static vq_status replace(reader *r, vq_kv *kv, const vq_kv_layer *layers, const file_sizes *sizes)
+static vq_status replace(reader *r, vq_kv *kv, const vq_kv_layer *layers, const file_sizes *sizes, vq_file_map *map)
 {
     size_t n_pages = 0;
     for (uint32_t i = 0; i < kv->n_layers * kv->n_kv_heads; i++)
         n_pages += sizes->n_pages[i];
+    const bool stay = map && map->is_frozen && n_pages > 0;
     vq_store fresh = {0};
+    vq_kv_base *base = NULL;
     unsigned char **list = calloc(n_pages + sizes->n_offsets + 1, sizeof *list);
-    taken t = {.pages = list, .offsets = list + n_pages};
+    taken t = {.pages = stay ? NULL : list, .offsets = list + n_pages};
     vq_status status = list ? vq_store_open_like(&fresh, &kv->store, r->err)
                             : vq_fail(r->err, VQ_ERR_NOMEM, "%s: no memory to load %zu pages", r->name, n_pages);
     if (status == VQ_OK)
         status = take(&t, &fresh, kv, sizes, r->err);
+    if (status == VQ_OK && stay)
+        status = vq_kv_open_file_base(&base, kv, sizes->n_pages, r->err);
     if (status == VQ_OK) {
         vq_kv_let_go(kv);
         vq_store_close(&kv->store);
@@ -533,6 +545,8 @@ static vq_status replace(reader *r, vq_kv *kv, const vq_kv_layer *layers, const 
             for (uint32_t h = 0; h < kv->n_kv_heads; h++)
                 read_head(r, kv, &kv->layers[i], h, &t);
         }
+        if (base)
+            vq_kv_add_file_base(kv, base, map);
     } else {
         vq_store_close(&fresh);
     }
@@ -540,7 +554,7 @@ static vq_status replace(reader *r, vq_kv *kv, const vq_kv_layer *layers, const 
     return status;
 }
 
-vq_status vq_kv_restore(vq_kv *kv, const char *name, const void *bytes, size_t n_bytes, vq_error *err)
+vq_status vq_kv_restore(vq_kv *kv, const char *name, const void *bytes, size_t n_bytes, vq_file_map *map, vq_error *err)
 {
     reader r = {.name = name, .c = vq_cursor_make(bytes, n_bytes), .err = err};
     vq_kv_layer *layers = calloc(kv->n_layers, sizeof *layers);
@@ -551,7 +565,7 @@ vq_status vq_kv_restore(vq_kv *kv, const char *name, const void *bytes, size_t n
     if (status == VQ_OK)
         status = read_header(&r, kv, layers, &sizes);
     if (status == VQ_OK)
-        status = replace(&r, kv, layers, &sizes);
+        status = replace(&r, kv, layers, &sizes, map);
     free(sizes.n_pages);
     free(layers);
     return status;
@@ -561,7 +575,7 @@ vq_status vq_kv_load(vq_kv *kv, const char *path, vq_error *err)
 {
     vq_file_map map;
     VQ_TRY(vq_file_map_open(&map, path, err));
-    const vq_status status = vq_kv_restore(kv, path, map.bytes, map.n_bytes, err);
+    const vq_status status = vq_kv_restore(kv, path, map.bytes, map.n_bytes, &map, err);
     vq_file_map_close(&map);
     return status;
 }

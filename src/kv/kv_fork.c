@@ -1,4 +1,4 @@
-/* Forks: caches that go on from the same rows.
+/* Forks: caches that go on from the same rows; and pages that lie in a saved cache's file.
  *
  * A page is never written while two caches hold it, so forks share pages.  When a cache is forked, the pages of its
  * store become a *base*: the store itself moves there, no page is taken from it any more, and how many caches hold each
@@ -7,9 +7,12 @@
  * the system when the last cache lets go of it, and a base when its last page does, in whatever order caches are
  * closed.
  *
+ * A file is a base too, whose pages are in a map of it.
+ *
  * A family is all caches that came from one by forking, and their bases.  What they share counts in the oldest that is
  * open (vq_kv_measure).  Bases are changed under the family's lock: forks may work on different threads. */
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,13 +21,14 @@
 
 enum { MOST_FORKS = 64 };
 
-typedef struct vq_kv_base {
-    struct vq_kv_base *next;
+struct vq_kv_base {
+    vq_kv_base *next;
     size_t n_bytes; /* of the mapping that begins here */
-    vq_store store;
+    vq_store store; /* of a file: nothing but areas, which lie in this mapping */
+    vq_file_map map;
     uint32_t n_held;    /* pages that somebody holds */
     uint8_t *holders[]; /* [n_areas], each [n_pages] */
-} vq_kv_base;
+};
 
 struct vq_kv_family {
     pthread_mutex_t lock;
@@ -44,21 +48,21 @@ static size_t family_bytes(void) { return whole_pages(sizeof(vq_kv_family)); }
 
 /* ---- bases ---- */
 
-/* Of a store that `kv` alone holds; the store moves in with fill_base. */
-static vq_kv_base *open_base(const vq_store *store)
+/* With `extra` bytes between the list of counts and the counts. */
+static vq_kv_base *open_base(const vq_store_area *areas, uint32_t n_areas, size_t extra)
 {
     size_t n_pages = 0;
-    for (uint32_t i = 0; i < store->n_areas; i++)
-        n_pages += store->areas[i].n_pages;
-    const size_t at = sizeof(vq_kv_base) + store->n_areas * sizeof(uint8_t *), n_bytes = whole_pages(at + n_pages);
+    for (uint32_t i = 0; i < n_areas; i++)
+        n_pages += areas[i].n_pages;
+    const size_t at = sizeof(vq_kv_base) + n_areas * sizeof(uint8_t *) + extra, n_bytes = whole_pages(at + n_pages);
     vq_kv_base *base = vq_store_map(n_bytes);
     if (!base)
         return NULL;
     base->n_bytes = n_bytes;
     uint8_t *holders = (uint8_t *)base + at;
-    for (uint32_t i = 0; i < store->n_areas; i++) {
+    for (uint32_t i = 0; i < n_areas; i++) {
         base->holders[i] = holders;
-        holders += store->areas[i].n_pages;
+        holders += areas[i].n_pages;
     }
     return base;
 }
@@ -74,9 +78,14 @@ static void fill_base(vq_kv_base *base, const vq_store *store)
             }
 }
 
+static bool is_file(const vq_kv_base *base) { return base->map.bytes != NULL; }
+
 static void close_base(vq_kv_base *base)
 {
-    vq_store_close(&base->store);
+    if (is_file(base))
+        vq_file_map_close(&base->map);
+    else
+        vq_store_close(&base->store);
     vq_store_unmap(base, base->n_bytes);
 }
 
@@ -113,7 +122,8 @@ static void let_go(vq_kv_family *f, uint32_t first_area, uint32_t n_areas, void 
     uint8_t *n = find_holders(f, first_area, n_areas, page, &base, &area);
     if (!n || --*n > 0)
         return;
-    vq_store_give(&base->store, area, page);
+    if (!is_file(base))
+        vq_store_give(&base->store, area, page);
     if (--base->n_held > 0)
         return;
     vq_kv_base **at = &f->bases;
@@ -301,7 +311,7 @@ vq_status vq_kv_fork(vq_kv *kv, vq_kv **out, vq_error *err)
     const bool has_pages = !is_empty(&kv->store);
     if (!f && !(f = open_family(kv)))
         status = vq_fail(err, VQ_ERR_NOMEM, "no memory for a fork");
-    if (status == VQ_OK && has_pages && !(base = open_base(&kv->store)))
+    if (status == VQ_OK && has_pages && !(base = open_base(kv->store.areas, kv->store.n_areas, 0)))
         status = vq_fail(err, VQ_ERR_NOMEM, "no memory to count who holds a page");
     if (status == VQ_OK && has_pages)
         status = vq_store_open_like(&fresh, &kv->store, err);
@@ -333,13 +343,58 @@ vq_status vq_kv_fork(vq_kv *kv, vq_kv **out, vq_error *err)
     return VQ_OK;
 }
 
+/* ---- files ---- */
+
+vq_status vq_kv_open_file_base(vq_kv_base **out, vq_kv *kv, const uint32_t *n_pages, vq_error *err)
+{
+    const uint32_t n_areas = kv->n_layers * kv->n_kv_heads;
+    const size_t n_bytes = (n_areas + 1) * sizeof(vq_store_area);
+    *out = NULL;
+    vq_store_area *areas = calloc(n_areas + 1, sizeof *areas); /* the last one: offsets, of which files hold none */
+    for (uint32_t i = 0; areas && i < n_areas; i++) {
+        areas[i].page_bytes = kv->layers[i / kv->n_kv_heads].page_bytes;
+        areas[i].n_pages = n_pages[i];
+    }
+    vq_kv_base *base = areas ? open_base(areas, n_areas + 1, n_bytes) : NULL;
+    if (base && !kv->family && !(kv->family = open_family(kv))) {
+        vq_store_unmap(base, base->n_bytes);
+        base = NULL;
+    }
+    if (base) {
+        base->store.areas = (vq_store_area *)(void *)&base->holders[n_areas + 1];
+        base->store.n_areas = n_areas + 1;
+        memcpy(base->store.areas, areas, n_bytes);
+    }
+    free(areas);
+    *out = base;
+    return base ? VQ_OK : vq_fail(err, VQ_ERR_NOMEM, "no memory for a table of pages");
+}
+
+void vq_kv_add_file_base(vq_kv *kv, vq_kv_base *base, vq_file_map *map)
+{
+    for (uint32_t i = 0; i < kv->n_layers * kv->n_kv_heads; i++) {
+        vq_store_area *a = &base->store.areas[i];
+        if (a->n_pages == 0)
+            continue;
+        a->base = kv->layers[i / kv->n_kv_heads].heads[i % kv->n_kv_heads].pages[0].bytes; /* the others follow */
+        memset(base->holders[i], 1, a->n_pages);
+        base->n_held += a->n_pages;
+    }
+    base->map = *map;
+    *map = (vq_file_map){0};
+    pthread_mutex_lock(&kv->family->lock);
+    base->next = kv->family->bases;
+    kv->family->bases = base;
+    pthread_mutex_unlock(&kv->family->lock);
+}
+
 /* ---- what is shared, for measuring ---- */
 
-static uint32_t n_taken(const vq_store_area *a)
+static uint32_t n_held(const vq_kv_base *base, uint32_t area)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < a->n_pages; i += 64)
-        n += (uint32_t)__builtin_popcountll(a->taken[i / 64]);
+    for (uint32_t i = 0; i < base->store.areas[area].n_pages; i++)
+        n += base->holders[area][i] > 0;
     return n;
 }
 
@@ -348,11 +403,12 @@ static void measure_base(const vq_kv *kv, const vq_kv_base *base, vq_kv_bytes *o
     for (uint32_t i = 0; i < kv->n_layers; i++)
         for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
             const vq_kv_layer *l = &kv->layers[i];
-            const uint32_t n = n_taken(&base->store.areas[l->first_area + h]);
+            const uint64_t n = n_held(base, l->first_area + h);
             out->codes += n * l->split.codes;
             out->scales += n * l->split.scales;
+            out->mapped += is_file(base) ? n * (l->split.codes + l->split.scales) : 0;
         }
-    out->table += n_taken(&base->store.areas[kv->offset_area]) * VQ_PAGE_ROWS * sizeof(uint16_t);
+    out->table += n_held(base, kv->offset_area) * VQ_PAGE_ROWS * sizeof(uint16_t);
 }
 
 bool vq_kv_measure_shared(const vq_kv *kv, vq_kv_bytes *out, uint64_t *n_mapped)
@@ -369,6 +425,7 @@ bool vq_kv_measure_shared(const vq_kv *kv, vq_kv_bytes *out, uint64_t *n_mapped)
             *n_mapped += b->n_bytes + b->store.n_mapped;
             measure_base(kv, b, out);
         }
+        *n_mapped += out->mapped;
     }
     pthread_mutex_unlock(&f->lock);
     return is_oldest;
@@ -393,8 +450,29 @@ size_t vq_kv_shared_mappings(const vq_kv *kv, const void **starts, size_t *n_byt
             }
             n++;
             const size_t skip = n < most ? n : most;
-            n += vq_store_mappings(&b->store, starts + skip, n_bytes + skip, most - skip);
+            if (!is_file(b))
+                n += vq_store_mappings(&b->store, starts + skip, n_bytes + skip, most - skip);
         }
+    }
+    pthread_mutex_unlock(&f->lock);
+    return n;
+}
+
+size_t vq_kv_files(const vq_kv *kv, const void **starts, size_t *n_bytes, size_t most)
+{
+    vq_kv_family *f = kv->family;
+    size_t n = 0;
+    if (!f)
+        return 0;
+    pthread_mutex_lock(&f->lock);
+    for (const vq_kv_base *b = f->bases; b; b = b->next) {
+        if (!is_file(b))
+            continue;
+        if (n < most) {
+            starts[n] = b->map.bytes;
+            n_bytes[n] = b->map.n_bytes;
+        }
+        n++;
     }
     pthread_mutex_unlock(&f->lock);
     return n;

@@ -17,6 +17,7 @@
 #define VQ_KV_INNER_H
 
 #include "base/arena.h"
+#include "base/file.h"
 #include "kv/codec_generic.h"
 #include "kv/store.h"
 #include "veloxquant/kv.h"
@@ -192,6 +193,11 @@ void vq_kv_leave_family(vq_kv *kv);
 /* Adds what is shared and counts here; false when it counts elsewhere, or there is nothing. */
 bool vq_kv_measure_shared(const vq_kv *kv, vq_kv_bytes *out, uint64_t *n_mapped);
 size_t vq_kv_shared_mappings(const vq_kv *kv, const void **starts, size_t *n_bytes, size_t most);
+/* Pages that lie in a saved cache, n_pages [n_layers * n_kv_heads].  Opening is all that can fail; once the tables name
+ * the pages, adding makes the map the cache's (*map becomes zeros). */
+typedef struct vq_kv_base vq_kv_base;
+vq_status vq_kv_open_file_base(vq_kv_base **out, vq_kv *kv, const uint32_t *n_pages, vq_error *err);
+void vq_kv_add_file_base(vq_kv *kv, vq_kv_base *base, vq_file_map *map);
 
 /* Which of the exact rows [first, first + n), n <= 64, count; those of the newest append all do. */
 uint64_t vq_kv_exact_live(const vq_kv_layer *l, uint32_t head, uint32_t first, uint32_t n);

@@ -56,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
         memcpy(copy + n_bytes - 8, &sum, 8);
     }
     add_rows(kv, 5);
-    const vq_status status = vq_kv_restore(kv, "fuzz", copy, n_bytes, &err);
+    const vq_status status = vq_kv_restore(kv, "fuzz", copy, n_bytes, NULL, &err);
     if (status != VQ_OK && (vq_kv_n_rows(kv, 0) != 5 || vq_kv_n_rows(kv, 1) != 5 || !err.text[0]))
         abort();
     static float x[200 * SHAPE_DIM];

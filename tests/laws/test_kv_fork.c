@@ -1,5 +1,6 @@
-/* Forks of a cache, over every codec that needs no calibration: each goes on as a cache would that had been given all
- * rows itself, to the last bit. */
+/* Forks of a cache, and saved caches whose pages stay in their file, over every codec that needs no calibration: each
+ * goes on as a cache would that had been given all rows itself, to the last bit. */
+#include <inttypes.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -293,6 +296,159 @@ static void forks_run_on_threads_of_their_own(void **state)
     feed_free(&f);
 }
 
+/* ---- files ---- */
+
+static void save_to(const vq_kv *kv, char *path)
+{
+    close(mkstemp(path));
+    vq_error err;
+    if (vq_kv_save(kv, path, &err) != VQ_OK)
+        fail_msg("%s", err.text);
+}
+
+static void load_from(vq_kv *kv, const char *path)
+{
+    vq_error err;
+    if (vq_kv_load(kv, path, &err) != VQ_OK)
+        fail_msg("%s", err.text);
+}
+
+/* Loaded, gone on, forked, cut and saved again: as the cache that was saved. */
+static void pages_in_a_file_serve_like_others(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < vq_n_codecs; c++) {
+        const char *name = vq_codecs[c]->name;
+        if (vq_codecs[c]->calibrated)
+            continue;
+        feed f = feed_make(LAYERS, 2 * HEADS, HEADS, D, D, N, 101);
+        char path[] = "/tmp/vq_fork_XXXXXX";
+        float *want = outputs_of(&f, name);
+        vq_kv *a = open_one(&f, name), *b = open_one(&f, name);
+        feed_run(&f, a, 0, 233, CHUNK);
+        save_to(a, path);
+        load_from(b, path);
+        vq_kv_bytes bytes;
+        vq_kv_measure(b, &bytes);
+        assert_int_equal(bytes.mapped, bytes.codes + bytes.scales);
+        assert_true(bytes.mapped > 0);
+        check_same(a, b, name);
+        vq_kv *fork = fork_of(b);
+        save_to(b, path); /* the file is replaced, the map keeps the old one */
+        feed_run(&f, b, 233, N, CHUNK);
+        check_outputs(&f, want, 233, name);
+        vq_kv_measure(b, &bytes);
+        assert_true(bytes.mapped > 0 && bytes.mapped < bytes.codes + bytes.scales);
+        vq_kv_close(b);
+        check_same(a, fork, name);
+        vq_kv_measure(fork, &bytes);
+        assert_true(bytes.mapped > 0);
+        vq_kv_clear(fork);
+        vq_kv_measure(fork, &bytes);
+        assert_int_equal(bytes.mapped, 0);
+        const void *start;
+        size_t n;
+        assert_int_equal(vq_kv_files(fork, &start, &n, 1), 0);
+        vq_kv_close(fork);
+        vq_kv_close(a);
+        unlink(path);
+        free(want);
+        feed_free(&f);
+    }
+}
+
+/* Cutting a file that is mapped would kill its reader: what can be written is copied. */
+static void files_that_can_be_written_are_copied(void **state)
+{
+    (void)state;
+    feed f = feed_make(LAYERS, 2 * HEADS, HEADS, D, D, N, 102);
+    char path[] = "/tmp/vq_fork_XXXXXX";
+    vq_kv *a = open_one(&f, "f16"), *b = open_one(&f, "f16");
+    feed_run(&f, a, 0, N, CHUNK);
+    save_to(a, path);
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0222, 0);
+    assert_int_equal(chmod(path, 0640), 0);
+    load_from(b, path);
+    vq_kv_bytes bytes;
+    vq_kv_measure(b, &bytes);
+    assert_int_equal(bytes.mapped, 0);
+    assert_int_equal(truncate(path, 100), 0);
+    check_same(a, b, "after its file was cut");
+    unlink(path);
+    vq_kv_close(a);
+    vq_kv_close(b);
+    feed_free(&f);
+}
+
+/* Rss and Pss, in KiB, of the mapping that begins at `start`. */
+static void smaps_of(const void *start, uint64_t *rss, uint64_t *pss)
+{
+    char line[256];
+    bool inside = false;
+    FILE *file = fopen("/proc/self/smaps", "r");
+    assert_non_null(file);
+    *rss = *pss = 0;
+    while (fgets(line, sizeof line, file)) {
+        uintptr_t from, to;
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &from, &to) == 2)
+            inside = from == (uintptr_t)start;
+        if (inside) {
+            sscanf(line, "Rss: %" SCNu64, rss);
+            sscanf(line, "Pss: %" SCNu64, pss);
+        }
+    }
+    fclose(file);
+}
+
+static void processes_share_a_saved_cache(void **state)
+{
+    (void)state;
+    enum { MANY = 2000 };
+    feed f = feed_make(1, 8, 8, 64, 64, MANY, 103);
+    char path[] = "/tmp/vq_fork_XXXXXX";
+    const vq_kv_params p = {.n_batch = 500, .keys = "int8", .values = "int8"};
+    vq_kv *kv = feed_open(&f, p);
+    feed_run(&f, kv, 0, MANY, 500);
+    save_to(kv, path);
+    vq_kv_close(kv);
+    int ready[2], done[2];
+    assert_int_equal(pipe(ready), 0);
+    assert_int_equal(pipe(done), 0);
+    fflush(stdout);
+    const pid_t other = fork();
+    kv = feed_open(&f, p);
+    const vq_status status = vq_kv_load(kv, path, NULL); /* reads all of the file, for its checksum */
+    char byte = (char)status;
+    if (other == 0) {
+        (void)!write(ready[1], &byte, 1);
+        (void)!read(done[0], &byte, 1);
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    const void *start;
+    size_t n_bytes;
+    uint64_t rss, pss;
+    assert_int_equal(status, VQ_OK);
+    assert_int_equal(byte, VQ_OK);
+    assert_int_equal(vq_kv_files(kv, &start, &n_bytes, 1), 1);
+    smaps_of(start, &rss, &pss);
+    printf("a file of %zu bytes in two processes: %" PRIu64 " KiB resident in each, %" PRIu64 " KiB its share\n",
+           n_bytes, rss, pss);
+    (void)!write(done[1], &byte, 1);
+    assert_int_equal(waitpid(other, NULL, 0), other);
+    assert_true(rss * 1024 + 4096 > n_bytes);
+    assert_true(2 * pss <= rss + 4);
+    for (int i = 0; i < 2; i++) {
+        close(ready[i]);
+        close(done[i]);
+    }
+    unlink(path);
+    vq_kv_close(kv);
+    feed_free(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -301,6 +457,9 @@ int main(void)
         cmocka_unit_test(forks_may_come_at_any_moment),
         cmocka_unit_test(too_many_forks_are_refused),
         cmocka_unit_test(forks_run_on_threads_of_their_own),
+        cmocka_unit_test(pages_in_a_file_serve_like_others),
+        cmocka_unit_test(files_that_can_be_written_are_copied),
+        cmocka_unit_test(processes_share_a_saved_cache),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

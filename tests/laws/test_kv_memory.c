@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -214,6 +215,35 @@ static void what_is_reported_is_allocated(void **state)
     feed_free(&f);
 }
 
+/* Pages that stay in the file of a saved cache are no memory that the cache took. */
+static void what_lies_in_a_file_is_counted_apart(void **state)
+{
+    (void)state;
+    feed f = feed_make(LAYERS, 2 * HEADS, HEADS, D, D, N, 35);
+    const vq_kv_params p = {.sinks = 4, .residual = 32, .n_batch = CHUNK, .keys = "int8", .values = "int8"};
+    char path[] = "/tmp/vq_memory_XXXXXX";
+    close(mkstemp(path));
+    vq_kv *kv = feed_open(&f, p);
+    feed_run(&f, kv, 0, N, CHUNK);
+    assert_int_equal(vq_kv_save(kv, path, NULL), VQ_OK);
+    vq_kv_close(kv);
+    const size_t held = held_bytes();
+    kv = feed_open(&f, p);
+    assert_int_equal(vq_kv_load(kv, path, NULL), VQ_OK);
+    const void *file;
+    size_t file_bytes;
+    assert_int_equal(vq_kv_files(kv, &file, &file_bytes, 1), 1);
+    vq_kv_bytes b;
+    vq_kv_measure(kv, &b);
+    assert_int_equal(b.mapped, b.codes + b.scales);
+    assert_int_equal(sum_of(&b) - b.shared - b.mapped, held_bytes() - held - file_bytes);
+    assert_true(b.mapped < file_bytes);
+    vq_kv_close(kv);
+    assert_int_equal(held_bytes(), held);
+    unlink(path);
+    feed_free(&f);
+}
+
 static void windows_give_their_pages_back(void **state)
 {
     (void)state;
@@ -343,9 +373,8 @@ static void what_forks_share_counts_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_reported_is_allocated),
-        cmocka_unit_test(windows_give_their_pages_back),
-        cmocka_unit_test(what_forks_share_counts_once),
+        cmocka_unit_test(what_is_reported_is_allocated),        cmocka_unit_test(windows_give_their_pages_back),
+        cmocka_unit_test(what_forks_share_counts_once),         cmocka_unit_test(what_lies_in_a_file_is_counted_apart),
         cmocka_unit_test(decoding_allocates_nothing_but_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -286,25 +286,25 @@ static void damaged_files_are_refused(void **state)
     p.rope_base = 10000;
     vq_kv *kv = open_with(&p);
     vq_error err;
-    assert_int_equal(vq_kv_restore(kv, "x", bytes, n, &err), VQ_OK);
-    assert_int_equal(vq_kv_restore(kv, "x", bytes, 0, &err), VQ_ERR_MAGIC);
+    assert_int_equal(vq_kv_restore(kv, "x", bytes, n, NULL, &err), VQ_OK);
+    assert_int_equal(vq_kv_restore(kv, "x", bytes, 0, NULL, &err), VQ_ERR_MAGIC);
     for (size_t cut = 1; cut < n; cut += cut < 700 ? 1 : 997) {
-        const vq_status status = vq_kv_restore(kv, "x", bytes, cut, &err);
+        const vq_status status = vq_kv_restore(kv, "x", bytes, cut, NULL, &err);
         if (status != VQ_ERR_TRUNCATED && status != VQ_ERR_MAGIC)
             fail_msg("cut to %zu of %zu bytes: %s", cut, n, status == VQ_OK ? "loaded" : err.text);
     }
     for (size_t i = 0; i < n; i += i < 700 ? 1 : 499) {
         bytes[i] ^= 0x10;
-        if (vq_kv_restore(kv, "x", bytes, n, &err) == VQ_OK)
+        if (vq_kv_restore(kv, "x", bytes, n, NULL, &err) == VQ_OK)
             fail_msg("byte %zu changed: loaded", i);
         bytes[i] ^= 0x10;
     }
     bytes[n] = 0;
-    assert_int_equal(vq_kv_restore(kv, "x", bytes, n + 1, &err), VQ_ERR_BOUNDS);
+    assert_int_equal(vq_kv_restore(kv, "x", bytes, n + 1, NULL, &err), VQ_ERR_BOUNDS);
     bytes[n / 2] ^= 1;
-    assert_int_equal(vq_kv_restore(kv, "x", bytes, n, &err), VQ_ERR_CHECKSUM);
+    assert_int_equal(vq_kv_restore(kv, "x", bytes, n, NULL, &err), VQ_ERR_CHECKSUM);
     bytes[8] = 1;
-    assert_int_equal(vq_kv_restore(kv, "x", bytes, n, &err), VQ_ERR_VERSION);
+    assert_int_equal(vq_kv_restore(kv, "x", bytes, n, NULL, &err), VQ_ERR_VERSION);
     assert_string_equal(err.text, "x: version is 1, this library reads 3");
     assert_int_equal(vq_kv_n_rows(kv, 0), 104); /* of the first, good one */
     assert_int_equal(vq_kv_load(kv, "no such file", &err), VQ_ERR_IO);
