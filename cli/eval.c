@@ -13,6 +13,7 @@ static const cli_command evals[] = {
     {"recall", "many needles, and key-value pairs", eval_recall},
     {"attention-rank", "what policies rate rows by, against the attention that rows receive", eval_attention_rank},
     {"anisotropy", "the geometry of queries and keys that Q-Filters rest on", eval_anisotropy},
+    {"sharing", "memory and start of processes that run one model at once", eval_sharing},
 };
 enum { N_EVALS = sizeof evals / sizeof evals[0] };
 

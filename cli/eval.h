@@ -11,6 +11,7 @@ int eval_needle(int argc, char **argv);
 int eval_recall(int argc, char **argv);
 int eval_attention_rank(int argc, char **argv);
 int eval_anisotropy(int argc, char **argv);
+int eval_sharing(int argc, char **argv);
 
 /* ---- what is tested: every --kv with every --evict ---- */
 typedef struct eval_args {

@@ -39,7 +39,13 @@ static vq_matrix matrix(vq_binder *b, const char *name, uint32_t n_in, uint32_t 
     if (b->status == VQ_OK && !vq_matmul_supports(t->type, n_in))
         b->status = vq_fail(b->err, VQ_ERR_UNSUPPORTED, "tensor %s: rows of %u values of type %s are not supported",
                             name, n_in, vq_type_name(t->type));
-    return (vq_matrix){.type = t->type, .n_in = n_in, .n_out = n_out, .data = t->data};
+    const uint32_t bits = vq_type_packed_bits(t->type);
+    if (b->status != VQ_OK || !bits)
+        return (vq_matrix){.type = t->type, .n_in = n_in, .n_out = n_out, .data = t->data};
+    const vq_linear linear = {bits, n_in, n_out, vq_rotation_find(b->model, n_in), &b->model->codes};
+    if (!linear.rotation)
+        b->status = vq_fail(b->err, VQ_ERR_MISSING_KEY, "tensor %s: no rotation of width %u", name, n_in);
+    return b->status == VQ_OK ? vq_linear_matrix(&linear, t->data) : (vq_matrix){0};
 }
 
 static const float *vector(vq_binder *b, const char *name, uint32_t n, bool optional)
@@ -124,6 +130,9 @@ static vq_status bind_embedding(vq_binder *b, vq_model *m)
         return vq_fail(b->err, VQ_ERR_VOCAB, "token_embd.weight has %llu rows, but the vocabulary has %u tokens",
                        (unsigned long long)t->dims[1], n_tokens);
     m->hp.n_vocab = n_tokens;
+    if (vq_type_packed_bits(t->type))
+        return vq_fail(b->err, VQ_ERR_UNSUPPORTED, "token_embd.weight is %s: rows of it cannot be looked up",
+                       vq_type_name(t->type));
     m->embd = matrix(b, "token_embd.weight", m->hp.n_embd, n_tokens, false);
     m->output_norm = vector(b, "output_norm.weight", m->hp.n_embd, false);
     m->output = matrix(b, "output.weight", m->hp.n_embd, n_tokens, true);

@@ -128,6 +128,7 @@ static vq_status load(vq_model *m, vq_error *err)
     for (uint32_t i = 0; i < m->hp.n_layers; i++)
         m->kv_ropes[i] = (vq_kv_rope){m->ropes[m->layers[i].rope].freq, m->hp.n_rot, m->hp.rope_halves};
     VQ_TRY(vq_tokenizer_open(&m->tokenizer, m->gguf, err));
+    VQ_TRY(vq_rotations_open(m, err));
     VQ_TRY(vq_weights_bind(m, err));
     VQ_TRY(vq_weights_check_finite(m, err));
     vq_model_describe(m);
@@ -159,6 +160,7 @@ void vq_model_close(vq_model *m)
     if (!m)
         return;
     vq_model_close(m->grafted);
+    vq_rotations_close(m);
     vq_tokenizer_close(m->tokenizer);
     vq_gguf_close(m->gguf);
     vq_arena_free(&m->arena);

@@ -11,7 +11,9 @@
 
 #include "base/arena.h"
 #include "base/status.h"
+#include "kernels/codes.h"
 #include "kernels/matmul.h"
+#include "quant/linear.h"
 #include "veloxquant/kv.h"
 #include "veloxquant/model.h"
 
@@ -79,14 +81,20 @@ struct vq_model {
     char *name;
     uint64_t hash;
     vq_arena arena;
+    vq_codes_kernels codes;        /* of the rotations */
+    vq_input_rotation **rotations; /* [n_rotations] of the inputs of packed matrices, one for each width; owned */
+    uint32_t n_rotations;
     vq_model *grafted; /* whose layers these are, after vq_model_graft; owned */
 };
 
 /* Stages of vq_model_open, in this order. */
-vq_status vq_hparams_read(vq_model *m, vq_error *err);               /* hparams.c: family and hyper-parameters */
-vq_status vq_weights_bind(vq_model *m, vq_error *err);               /* bind.c: embedding, head, layers */
-vq_status vq_weights_check_finite(const vq_model *m, vq_error *err); /* finite.c */
-vq_status vq_tensor_check_finite(const vq_tensor *t, vq_error *err); /* packed ones: nothing to see */
+vq_status vq_rotations_open(vq_model *m, vq_error *err); /* rotations.c: those that a reservoir names */
+void vq_rotations_close(vq_model *m);
+const vq_rotation *vq_rotation_find(const vq_model *m, uint32_t width); /* NULL: none */
+vq_status vq_hparams_read(vq_model *m, vq_error *err);                  /* hparams.c: family and hyper-parameters */
+vq_status vq_weights_bind(vq_model *m, vq_error *err);                  /* bind.c: embedding, head, layers */
+vq_status vq_weights_check_finite(const vq_model *m, vq_error *err);    /* finite.c */
+vq_status vq_tensor_check_finite(const vq_tensor *t, vq_error *err);    /* packed ones: nothing to see */
 vq_status vq_ropes_make(vq_model *m, double *freqs[VQ_N_ROPES], vq_error *err); /* rope.c: freqs [n_rot / 2] each */
 
 /* Counts and hash, from the tensors that the model uses. */

@@ -317,7 +317,8 @@ def signals(folder):
         p.kill()
         out, err = p.communicate()
     case("the model file shrinks: message, status 1", p.returncode == 1 and
-         b"the model file changed while it was mapped" in err and copy.encode() in err, (p.returncode, err[-300:]))
+         (b"cut while in use" in err or b"changed while it was mapped" in err) and copy.encode() in err,
+         (p.returncode, err[-300:]))
     os.unlink(copy)
 
 

@@ -16,6 +16,7 @@
 #include "model/quantize.h"
 #include "quant/linear.h"
 #include "support/toy_open.h"
+#include "veloxquant/session.h"
 
 static char folder[64], source[96], path[96], other[96];
 
@@ -265,6 +266,97 @@ static void averages_are_met_from_below(void **state)
     vq_gguf_close(g);
 }
 
+/* Logits of each token of a short text; freed by the caller. */
+static float *logits_of(const char *file, size_t *n_bytes)
+{
+    static const int32_t ids[] = {1, 40, 41, 42, 100, 7, 260, 9};
+    enum { N = sizeof ids / sizeof *ids };
+    vq_error err;
+    vq_model *m;
+    vq_session *s;
+    vq_session_params p;
+    vq_session_params_init(&p);
+    check(vq_model_open(&m, file, &err), &err);
+    check(vq_session_open(&s, m, &p, &err), &err);
+    const uint32_t n_vocab = vq_model_get_info(m)->n_vocab;
+    *n_bytes = N * n_vocab * sizeof(float);
+    float *out = malloc(*n_bytes);
+    assert_non_null(out);
+    for (uint32_t i = 0; i < N; i++) {
+        check(vq_session_eval(s, &ids[i], 1, NULL, 0, NULL, &err), &err);
+        memcpy(out + i * n_vocab, vq_session_logits(s), n_vocab * sizeof *out);
+    }
+    vq_session_close(s);
+    vq_model_close(m);
+    return out;
+}
+
+/* Rotations drawn again and rotations that were kept; quantised, and saved from the open model. */
+static void logits_are_the_same_bits_from_every_file(void **state)
+{
+    (void)state;
+    vq_gguf *g = toy(VQ_TYPE_F16);
+    vq_error err;
+    vq_quantize_params p;
+    vq_quantize_params_init(&p);
+    for (int bits = 2; bits <= 4; bits++) {
+        for (int qr = 0; qr < 2; qr++) {
+            size_t n, n_other;
+            p.bits = (float)bits;
+            p.qr = qr;
+            p.keep_rotations = false;
+            check(vq_quantize(g, path, &p, &err), &err);
+            float *x = logits_of(path, &n);
+            if (qr) {
+                p.keep_rotations = true;
+                check(vq_quantize(g, other, &p, &err), &err);
+            } else {
+                vq_model *m;
+                check(vq_model_open(&m, path, &err), &err);
+                check(vq_model_save(m, other, NULL, NULL, &err), &err);
+                vq_model_close(m);
+            }
+            float *y = logits_of(other, &n_other);
+            assert_int_equal(n, n_other);
+            assert_memory_equal(x, y, n);
+            for (size_t i = 0; i < n / sizeof *x; i++)
+                assert_true(isfinite(x[i]));
+            free(x);
+            free(y);
+        }
+    }
+    vq_gguf_close(g);
+}
+
+/* A rotation that comes out otherwise on this machine is not used. */
+static void a_rotation_of_another_hash_is_refused(void **state)
+{
+    (void)state;
+    vq_gguf *g = toy(VQ_TYPE_F16);
+    vq_error err;
+    vq_quantize_params p;
+    vq_quantize_params_init(&p);
+    check(vq_quantize(g, path, &p, &err), &err);
+    vq_gguf *r = open_file(path);
+    r->reservoir->rotations[0].hash ^= 1;
+    vq_reservoir_writer *w; /* the same file with that hash: and all the rest as it is */
+    check(vq_reservoir_writer_open(&w, other, r, &err), &err);
+    for (uint32_t i = 0; i < r->reservoir->n_rotations; i++)
+        check(vq_reservoir_writer_rotation(w, &r->reservoir->rotations[i], &err), &err);
+    for (uint64_t i = 0; i < r->n_tensors; i++) {
+        check(vq_reservoir_writer_begin(w, &r->tensors[i], &err), &err);
+        check(vq_reservoir_writer_add(w, r->tensors[i].data, r->tensors[i].n_bytes, &err), &err);
+        check(vq_reservoir_writer_end(w, 0.1, &err), &err);
+    }
+    check(vq_reservoir_writer_commit(w, &err), &err);
+    vq_model *m;
+    assert_int_equal(vq_model_open(&m, other, &err), VQ_ERR_MISMATCH);
+    if (!strstr(err.text, "--persist-rotation") || !strstr(err.text, "width 96"))
+        fail_msg("%s", err.text);
+    vq_gguf_close(r);
+    vq_gguf_close(g);
+}
+
 static void packing_twice_is_refused(void **state)
 {
     (void)state;
@@ -344,6 +436,8 @@ int main(void)
         cmocka_unit_test(bytes_do_not_depend_on_threads_or_runs),
         cmocka_unit_test(rules_decide),
         cmocka_unit_test(averages_are_met_from_below),
+        cmocka_unit_test(logits_are_the_same_bits_from_every_file),
+        cmocka_unit_test(a_rotation_of_another_hash_is_refused),
         cmocka_unit_test(packing_twice_is_refused),
         cmocka_unit_test(stopping_leaves_what_was_there),
         cmocka_unit_test(bad_weights_are_named),
