@@ -42,7 +42,7 @@ static void lay_out(vq_arena *arena, const vq_kv *kv, vq_evictor *e)
     e->score = take(arena, heads, e->stride, sizeof *e->score);
     e->order = take(arena, heads, e->stride, sizeof *e->order);
     e->keep = take(arena, heads, e->stride / 64 + 1, sizeof *e->keep);
-    e->rates = take(arena, heads * policy->n_rates, e->stride, sizeof *e->rates);
+    e->rates = take(arena, heads * e->n_rates, e->stride, sizeof *e->rates);
     uint32_t most_pages = 0;
     for (uint32_t i = 0; i < kv->n_layers; i++)
         most_pages = kv->layers[i].page_room > most_pages ? kv->layers[i].page_room : most_pages;
@@ -60,7 +60,7 @@ static void lay_out(vq_arena *arena, const vq_kv *kv, vq_evictor *e)
 static vq_status open_policy(vq_kv *kv, vq_evictor *e, vq_error *err)
 {
     const vq_policy *policy = e->choice.policy;
-    if (policy->renumbers && e->choice.values[0] != 0 && !e->ropes)
+    if (vq_policy_renumbers(&e->choice) && !e->ropes)
         return vq_fail(err, VQ_ERR_ARG, "%s: renumber=1 needs to know how positions turn queries: ropes is NULL",
                        policy->name);
     const vq_calibration *calibration;
@@ -76,7 +76,8 @@ static vq_status open_policy(vq_kv *kv, vq_evictor *e, vq_error *err)
                                .model_hash = kv->model_hash,
                                .options = e->choice.values,
                                .calibration = calibration,
-                               .ropes = e->ropes};
+                               .ropes = e->ropes,
+                               .kernels = &kv->kernels};
     return policy->create ? policy->create(&e->state, &env, err) : VQ_OK;
 }
 
@@ -87,6 +88,7 @@ vq_status vq_evictor_open(vq_kv *kv, const vq_kv_rope *ropes, const vq_policy_ch
                        UINT32_MAX);
     /* The struct lies in the mapping that it describes: measure with one on the stack. */
     vq_evictor draft = {.choice = *choice, .ropes = ropes, .stride = (size_t)kv->n_ctx + 1};
+    draft.n_rates = choice->policy->n_rates == VQ_RATES_GROUP_AND_ONE ? kv->group + 1 : choice->policy->n_rates;
     const uint32_t tokens = BATCH_QUERIES / kv->group;
     draft.batch_tokens = tokens < 1 ? 1 : tokens < kv->tile_tokens ? tokens : kv->tile_tokens;
     const uint32_t n_batches = (kv->n_threads + kv->n_kv_heads - 1) / kv->n_kv_heads;
@@ -175,6 +177,16 @@ static void collect(const vq_kv *kv, const vq_kv_layer *l)
 {
     for (uint32_t h = 0; h < kv->n_kv_heads; h++)
         collect_head(kv, l, h);
+}
+
+const vq_kv_rope *vq_evictor_renumbers(const vq_kv *kv, uint32_t layer, uint32_t *n_missing)
+{
+    const vq_evictor *e = kv->evict;
+    const vq_kv_layer *l = &kv->layers[layer];
+    if (!vq_policy_renumbers(&e->choice) || l->window || !e->ropes[layer].freq)
+        return NULL;
+    *n_missing = l->n_rows - vq_kv_count_live(l, 0); /* all heads keep the same rows */
+    return *n_missing > 0 ? &e->ropes[layer] : NULL;
 }
 
 /* ---- queries as they come ---- */
@@ -323,7 +335,7 @@ static vq_policy_head head_of(const compact_job *job, uint32_t head)
                             .next_pos = job->l->first_pos + job->l->n_rows,
                             .pos = e->pos + head * e->stride,
                             .seen = sees(e) ? e->seen + slot * e->stride : NULL,
-                            .rates = policy->n_rates ? e->rates + head * policy->n_rates * e->stride : NULL,
+                            .rates = e->n_rates ? e->rates + (size_t)head * e->n_rates * e->stride : NULL,
                             .stride = e->stride};
 }
 
@@ -333,7 +345,8 @@ static void rate_rows(const compact_job *job, const vq_policy_head *h, const flo
 {
     const vq_evictor *e = job->kv->evict;
     const vq_policy *policy = e->choice.policy;
-    policy->rate(e->state, h, k, v, h->pos + at, n, e->rates + h->head * policy->n_rates * e->stride + at, e->stride);
+    policy->rate(e->state, h, k, v, h->pos + at, n, e->rates + (size_t)h->head * e->n_rates * e->stride + at,
+                 e->stride);
 }
 
 /* Rows of x [n][d] whose bit is set, together. */

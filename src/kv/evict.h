@@ -8,6 +8,9 @@
 #include "kv/kv_inner.h"
 #include "kv/policies/policy.h"
 
+_Static_assert((int)VQ_POLICY_BLOCK == (int)VQ_PAGE_ROWS && (int)VQ_POLICY_MAX_DIM == (int)VQ_MAX_HEAD_DIM,
+               "what policies are told holds");
+
 enum { VQ_EVICT_BATCHES = 64, VQ_EVICT_SINKS = 4 };
 
 struct vq_evictor {
@@ -16,6 +19,8 @@ struct vq_evictor {
     size_t n_bytes;          /* of the mapping that this struct and all its arrays lie in */
     const vq_kv_rope *ropes; /* [n_layers] or NULL */
     size_t stride;           /* n_ctx: from one head's numbers to the next's */
+
+    uint32_t n_rates;
 
     vq_kv_phase phase;
     bool is_probing;
@@ -51,6 +56,10 @@ void vq_evictor_copy(const vq_kv *from, vq_kv *to);
 void vq_evictor_appended(vq_kv *kv, uint32_t layer, uint32_t n);
 void vq_evictor_attended(vq_kv *kv, uint32_t layer, const float *q, uint32_t n);
 void vq_evictor_cut(vq_kv *kv, uint32_t n);
+
+static inline bool vq_policy_renumbers(const vq_policy_choice *c) { return c->policy->renumbers && c->values[0] != 0; }
+/* How queries are to be turned for the sinks of a layer, and by how many positions back; NULL: not at all. */
+const vq_kv_rope *vq_evictor_renumbers(const vq_kv *kv, uint32_t layer, uint32_t *n_missing);
 
 /* What vq_policy_query.step is for a query that `rows_after` rows follow. */
 uint32_t vq_evict_step(const vq_evictor *e, uint32_t rows_after);

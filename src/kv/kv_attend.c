@@ -35,6 +35,8 @@ typedef struct attend_job {
     uint32_t first_row;              /* of query 0 */
     uint32_t first_block, end_block; /* of pages */
     uint32_t n_tiles, n_segments;    /* n_segments: of the only tile, when threads share it */
+    const vq_kv_rope *rope;          /* NULL, or sinks are seen from `n_missing` positions nearer */
+    uint32_t n_missing;              /* rows that were evicted */
 } attend_job;
 
 typedef struct tile {
@@ -311,8 +313,26 @@ static void finish(const vq_kv *kv, const vq_side *side, const running *r, bool 
         out[i] = (r->plain[i] + out[i]) * inv + 0.0f;
 }
 
-/* Queries of a tile and a head: q [n_queries][d_k] scaled, and prepared for the codec of the keys. */
-static void gather(const attend_job *job, const tile *t, uint32_t head, float *q, unsigned char *prepared)
+/* Queries turned back by as many positions as rows are missing before them: as the sinks see them. */
+static void turn_back(const attend_job *job, const tile *t, const float *q, float *out)
+{
+    const vq_kv *kv = job->kv;
+    const uint32_t n_pairs = job->rope->n_rot / 2;
+    float cosine[VQ_MAX_HEAD_DIM / 2], sine[VQ_MAX_HEAD_DIM / 2];
+    memcpy(out, q, (size_t)t->n_queries * kv->d_k * sizeof *q);
+    for (uint32_t i = 0; i < n_pairs; i++) {
+        double c, s;
+        sincos(-(double)job->n_missing * job->rope->freq[i], &s, &c);
+        cosine[i] = (float)c;
+        sine[i] = (float)s;
+    }
+    kv->kernels.vec.rope(out, cosine, sine, t->n_queries, kv->d_k, job->rope->n_rot, job->rope->halves);
+}
+
+/* Queries of a tile and a head: q [n_queries][d_k] scaled, the same for the sinks, and prepared for the codec of the
+ * keys. */
+static void gather(const attend_job *job, const tile *t, uint32_t head, float *q, float *q_sinks,
+                   unsigned char *prepared)
 {
     const vq_kv *kv = job->kv;
     const vq_side *side = &job->l->heads[head].k;
@@ -322,6 +342,8 @@ static void gather(const attend_job *job, const tile *t, uint32_t head, float *q
         for (size_t j = 0; j < n; j++)
             q[i * n + j] = from[j] * kv->scale;
     }
+    if (job->rope)
+        turn_back(job, t, q, q_sinks);
     if (t->coded_end > job->l->sinks)
         for (uint32_t i = 0; i < t->n_queries; i++)
             vq_side_prepare(side, prepared + i * query_bytes, q + (size_t)i * kv->d_k);
@@ -344,7 +366,7 @@ static void attend_tile(void *arg, uint32_t index, uint32_t thread)
     const vq_side *values = &job->l->heads[head].v;
     const size_t acc_len = vq_side_acc_len(values);
     vq_kv_scratch *s = &kv->scratch[thread];
-    gather(job, &t, head, s->q, s->prepared);
+    gather(job, &t, head, s->q, s->q_sinks, s->prepared);
     memset(s->coded, 0, t.n_queries * acc_len * sizeof(float));
     memset(s->plain, 0, (size_t)t.n_queries * kv->d_v * sizeof(float));
     for (uint32_t i = 0; i < t.n_queries; i++) {
@@ -354,7 +376,7 @@ static void attend_tile(void *arg, uint32_t index, uint32_t thread)
     segment seg;
     bool any_coded = false;
     for (uint32_t k = 0; get_segment(job, &t, k, &seg); k++) {
-        run_segment(job, &t, head, &seg, s->q, s->prepared, s);
+        run_segment(job, &t, head, &seg, seg.kind == SINKS && job->rope ? s->q_sinks : s->q, s->prepared, s);
         any_coded |= seg.kind == PAGES;
         const size_t n = seg.kind == PAGES ? acc_len : kv->d_v;
         for (uint32_t i = 0; i < t.n_queries; i++) {
@@ -388,7 +410,8 @@ static void attend_segment(void *arg, uint32_t index, uint32_t thread)
     vq_kv_scratch *s = &kv->scratch[thread];
     segment seg = {0};
     get_segment(job, &t, k, &seg);
-    run_segment(job, &t, head, &seg, kv->token_q + (size_t)head * t.n_queries * kv->d_k,
+    const float *q = seg.kind == SINKS && job->rope ? kv->token_q_sinks : kv->token_q;
+    run_segment(job, &t, head, &seg, q + (size_t)head * t.n_queries * kv->d_k,
                 kv->token_prepared + head * t.n_queries * vq_side_query_bytes(keys), s);
     const size_t n = seg.kind == PAGES ? vq_side_acc_len(&job->l->heads[head].v) : kv->d_v;
     const size_t at = part_at(job, &t, head, k);
@@ -449,6 +472,8 @@ vq_status vq_kv_attend(vq_kv *kv, uint32_t layer, const float *q, uint32_t n, fl
                        l->n_rows - l->n_settled);
     attend_job job = {.kv = kv, .l = l, .q = q, .out = out, .n = n, .first_row = l->n_rows - n};
     cut_tiles(&job);
+    if (kv->evict)
+        job.rope = vq_evictor_renumbers(kv, layer, &job.n_missing);
     page_blocks(kv, l, &job.first_block, &job.end_block);
     const uint32_t seen = l->window && l->window < l->n_rows ? l->window : l->n_rows;
     const uint64_t macs = (uint64_t)n * kv->n_heads * seen * (kv->d_k + kv->d_v);
@@ -465,6 +490,7 @@ vq_status vq_kv_attend(vq_kv *kv, uint32_t layer, const float *q, uint32_t n, fl
     } else {
         for (uint32_t h = 0; h < kv->n_kv_heads; h++)
             gather(&job, &t, h, kv->token_q + (size_t)h * t.n_queries * kv->d_k,
+                   kv->token_q_sinks + (size_t)h * t.n_queries * kv->d_k,
                    kv->token_prepared + h * t.n_queries * vq_side_query_bytes(&l->heads[h].k));
         vq_pool_run(pool, kv->n_kv_heads * job.n_segments, attend_segment, &job);
         for (uint32_t h = 0; h < kv->n_kv_heads; h++)

@@ -64,7 +64,7 @@ typedef struct vq_kv_layer {
 /* What one thread works with; sizes for VQ_TILE_QUERIES queries, or one token's group if that is more. */
 typedef struct vq_kv_scratch {
     float *rows, *rows_v;        /* [VQ_PAGE_ROWS][d] each, of encode and decode */
-    float *q;                    /* [queries][d_k], scaled */
+    float *q, *q_sinks;          /* [queries][d_k], scaled; q_sinks: as the sinks see them, when that differs */
     unsigned char *prepared;     /* [queries][query_bytes] */
     float *scores;               /* [VQ_SOFTMAX_BLOCKS][queries][VQ_PAGE_ROWS] */
     float *coded, *plain, *part; /* [queries][acc_most]: sums over pages, over exact rows, of a segment */
@@ -107,8 +107,8 @@ struct vq_kv {
     /* Partial results of segments that several threads share: [part_room]. */
     size_t part_room;
     float *part_acc, *part_max, *part_sum;
-    float *token_q;                /* [n_heads][d_k], scaled queries of a token that threads share */
-    unsigned char *token_prepared; /* [n_heads][query_most] */
+    float *token_q, *token_q_sinks; /* [n_heads][d_k], scaled queries of a token that threads share */
+    unsigned char *token_prepared;  /* [n_heads][query_most] */
 };
 
 /* Rows [0, coded_end(n)) but the sinks are codes for a query after whose append the layer holds n rows. */
@@ -212,6 +212,9 @@ const unsigned char *vq_kv_exact_rows(const vq_kv *kv, const vq_kv_layer *l, uin
 vq_status vq_kv_calibration_of(vq_kv *kv, const char *method, bool needed, const char *named,
                                const vq_calibration **out, vq_error *err);
 void vq_kv_close_calibrations(vq_kv *kv);
+
+/* Rows of a head that count. */
+uint32_t vq_kv_count_live(const vq_kv_layer *l, uint32_t head);
 
 /* Scores of exactly held keys [n][d_k]: out [n_queries][VQ_PAGE_ROWS]. */
 void vq_kv_score_exact(const vq_kv *kv, const float *q, uint32_t n_queries, const void *k, uint32_t n, float *out);

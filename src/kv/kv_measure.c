@@ -23,6 +23,13 @@ static void count_rows(const vq_kv_layer *l, uint32_t head, uint64_t *n_exact, u
         *n_coded += (uint64_t)__builtin_popcountll(h->pages[p].live);
 }
 
+uint32_t vq_kv_count_live(const vq_kv_layer *l, uint32_t head)
+{
+    uint64_t n_exact, n_coded;
+    count_rows(l, head, &n_exact, &n_coded);
+    return (uint32_t)(n_exact + n_coded);
+}
+
 /* shared: what forks share counts here. */
 static void measure_layer(const vq_kv *kv, const vq_kv_layer *l, bool pending, bool shared, vq_kv_bytes *out)
 {

@@ -194,6 +194,7 @@ static void lay_out_scratch(vq_arena *arena, const vq_kv *kv, vq_kv_scratch *s)
     s->rows = vq_arena_take(arena, VQ_PAGE_ROWS * d, sizeof(float));
     s->rows_v = vq_arena_take(arena, VQ_PAGE_ROWS * d, sizeof(float));
     s->q = vq_arena_take(arena, nq * kv->d_k, sizeof(float));
+    s->q_sinks = vq_arena_take(arena, nq * kv->d_k, sizeof(float));
     s->prepared = vq_arena_take(arena, nq, kv->query_most);
     s->scores = vq_arena_take(arena, VQ_SOFTMAX_BLOCKS * nq * VQ_PAGE_ROWS, sizeof(float));
     s->coded = vq_arena_take(arena, product(arena, nq, kv->acc_most), sizeof(float));
@@ -249,6 +250,7 @@ static void lay_out_rows(vq_arena *arena, vq_kv *kv)
     for (uint32_t i = 0; i < kv->n_threads; i++)
         lay_out_scratch(arena, kv, &kv->scratch[i]);
     kv->token_q = vq_arena_take(arena, (size_t)kv->n_heads * kv->d_k, sizeof(float));
+    kv->token_q_sinks = vq_arena_take(arena, (size_t)kv->n_heads * kv->d_k, sizeof(float));
     kv->token_prepared = vq_arena_take(arena, kv->n_heads, kv->query_most);
     kv->part_acc = vq_arena_take(arena, product(arena, kv->part_room, kv->acc_most), sizeof(float));
     kv->part_max = vq_arena_take(arena, kv->part_room, sizeof(float));
@@ -294,6 +296,22 @@ static vq_status open_store(vq_kv *kv, vq_error *err)
     return vq_store_reserve(&kv->store, err);
 }
 
+/* A policy that renumbers looks at its sinks with other queries than at the rest: the exact rows at the start of every
+ * global layer are those sinks. */
+static void keep_sinks(vq_kv *kv, vq_policy_choice *c)
+{
+    if (!vq_policy_renumbers(c))
+        return;
+    uint32_t sinks = c->sinks == VQ_KV_DEFAULT ? VQ_EVICT_SINKS : c->sinks;
+    for (uint32_t i = 0; i < kv->n_layers; i++)
+        if (!kv->layers[i].window && kv->layers[i].sinks > sinks)
+            sinks = kv->layers[i].sinks;
+    for (uint32_t i = 0; i < kv->n_layers; i++)
+        if (!kv->layers[i].window)
+            kv->layers[i].sinks = sinks;
+    c->sinks = sinks;
+}
+
 /* `like`: has the same parameters, and its layers are asked instead of the texts of methods; NULL: none. */
 static vq_status build(vq_kv *kv, const vq_kv_params *p, const vq_kv *like, vq_error *err)
 {
@@ -336,6 +354,7 @@ static vq_status build(vq_kv *kv, const vq_kv_params *p, const vq_kv *like, vq_e
         const vq_status status = vq_policy_parse(&choice, p->evict, err);
         if (status != VQ_OK)
             return vq_fail_prefix(err, status, "evict");
+        keep_sinks(kv, &choice);
     }
     kv->acc_most = kv->d_v;
     size_t most_segments = 0;

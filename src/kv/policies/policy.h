@@ -15,11 +15,17 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kernels/kernels.h"
 #include "veloxquant/kv.h"
 
 typedef struct vq_policy_state vq_policy_state; /* each policy has its own struct behind this name */
 
-enum { VQ_MAX_POLICY_OPTIONS = 16, VQ_MAX_POLICY_RATES = 2 };
+enum {
+    VQ_MAX_POLICY_OPTIONS = 16,
+    VQ_POLICY_BLOCK = 64,                /* most rows that `rate` is given at once */
+    VQ_POLICY_MAX_DIM = 512,             /* of a head */
+    VQ_RATES_GROUP_AND_ONE = UINT32_MAX, /* as n_rates: one for each query head of a group, and one more */
+};
 
 typedef struct vq_policy_env {
     uint32_t n_layers, n_heads, n_kv_heads, group, d_k, d_v;
@@ -27,7 +33,8 @@ typedef struct vq_policy_env {
     uint64_t seed, model_hash;
     const double *options;             /* [n_options] values, inside their ranges */
     const vq_calibration *calibration; /* of this model, for those that need one; else NULL */
-    const vq_kv_rope *ropes;           /* [n_layers] or NULL; outlives the state */
+    const vq_kv_rope *ropes;           /* [n_layers] or NULL; like the kernels it outlives the state */
+    const vq_kernels *kernels;
 } vq_policy_env;
 
 /* Which weights of queries a policy looks at. */
@@ -55,7 +62,7 @@ typedef struct vq_policy_head {
     uint32_t next_pos;   /* of the next query */
     const uint32_t *pos; /* [n] */
     const float *seen;   /* [n] the weights seen, added up or their maximum, over queries and the group; or NULL */
-    const float *rates;  /* [n_rates][stride], n of each; or NULL */
+    const float *rates;  /* [n_rates][stride], n of each, what `rate` gave; or NULL */
     size_t stride;
 } vq_policy_head;
 
@@ -83,7 +90,8 @@ typedef struct vq_policy {
     void (*destroy)(vq_policy_state *s);
     /* Changes weights before they are added up. */
     void (*reweigh)(const vq_policy_state *s, const vq_policy_query *q);
-    /* Numbers of single rows, k [n][d_k], v [n][d_v] at positions pos [n]: out [n_rates][stride]. */
+    /* Numbers of single rows, k [n][d_k], v [n][d_v] at positions pos [n], n up to VQ_POLICY_BLOCK: out
+     * [n_rates][stride]. */
     uint32_t n_rates;
     void (*rate)(const vq_policy_state *s, const vq_policy_head *h, const float *k, const float *v, const uint32_t *pos,
                  uint32_t n, float *out, size_t stride);
