@@ -12,6 +12,7 @@ static const cli_command evals[] = {
     {"needle", "one sentence hidden in prose, by length and depth", eval_needle},
     {"recall", "many needles, and key-value pairs", eval_recall},
     {"attention-rank", "what policies rate rows by, against the attention that rows receive", eval_attention_rank},
+    {"speed", "decoding after a prompt, what policies cost, memory", eval_speed},
     {"anisotropy", "the geometry of queries and keys that Q-Filters rest on", eval_anisotropy},
     {"sharing", "memory and start of processes that run one model at once", eval_sharing},
 };

@@ -10,6 +10,7 @@ int eval_perplexity(int argc, char **argv);
 int eval_needle(int argc, char **argv);
 int eval_recall(int argc, char **argv);
 int eval_attention_rank(int argc, char **argv);
+int eval_speed(int argc, char **argv);
 int eval_anisotropy(int argc, char **argv);
 int eval_sharing(int argc, char **argv);
 

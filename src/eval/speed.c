@@ -59,7 +59,7 @@ vq_status vq_eval_decode_times(vq_session *s, uint32_t n, uint64_t seed, double 
     vq_status status = VQ_OK;
     double at = now();
     for (uint32_t i = 0; i < n && status == VQ_OK; i++) {
-        status = vq_session_eval(s, ids + i, 1, NULL, 0, NULL, err);
+        status = vq_session_decode(s, ids + i, 1, NULL, 0, NULL, err);
         const double then = now();
         seconds[i] = then - at;
         at = then;
@@ -76,7 +76,7 @@ vq_status vq_eval_decode_speed(vq_session *s, uint32_t n, uint64_t seed, double 
     vq_status status = VQ_OK;
     const double start = now();
     for (uint32_t i = 0; i < n && status == VQ_OK; i++)
-        status = vq_session_eval(s, ids + i, 1, NULL, 0, NULL, err);
+        status = vq_session_decode(s, ids + i, 1, NULL, 0, NULL, err);
     *seconds = now() - start;
     free(ids);
     return status;
