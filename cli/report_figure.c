@@ -274,7 +274,8 @@ static void draw_bars(const figure *f, FILE *to)
                     off);
         if (f->series.n * f->columns.n <= LABELLED_BARS)
             fprintf(to,
-                    ", $D%zu using ($1+%g):4:(sprintf('%s',$2)) with labels offset 0,0.7 font ',11' tc rgb '#333333' "
+                    ", $D%zu using ($1+%g):($4>0?$4:0):(sprintf('%s',$2)) with labels offset 0,0.7 font ',11' tc rgb "
+                    "'#333333' "
                     "notitle",
                     s, off, f->format);
     }
@@ -327,7 +328,7 @@ static void draw_heat(const figure *f, FILE *to)
             if (f->points[i].series == s)
                 fprintf(to, "%g %zu %.9g\n", f->points[i].x, f->points[i].row, f->points[i].y);
         fputs("EOD\n", to);
-        set_text("title", f->series.at[s], to);
+        set_text("title", f->series.n > 1 ? f->series.at[s] : "", to);
         const double middle = least + 0.6 * (most - least);
         fprintf(to,
                 "plot $H%zu using 1:2:(0.5):(0.5):3 with boxxyerror fs solid border lc rgb 'white' lc palette, "
