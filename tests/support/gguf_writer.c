@@ -12,6 +12,7 @@ typedef struct bytes {
 struct gguf_writer {
     uint32_t alignment;
     uint64_t n_values, n_tensors;
+    uint64_t n_data; /* bytes of data, holes too */
     bytes values, tensors, data;
 };
 
@@ -122,11 +123,22 @@ void gguf_add_tensor(gguf_writer *w, const char *name, vq_type type, uint32_t n_
         put_u64(&w->tensors, dims[i]);
         n_rows *= i ? dims[i] : 1;
     }
-    pad(&w->data, w->alignment);
+    const uint64_t n_bytes = n_rows * vq_type_row_bytes(type, dims[0]), over = w->n_data % w->alignment;
+    w->n_data += over ? w->alignment - over : 0;
     put_u32(&w->tensors, type);
-    put_u64(&w->tensors, w->data.n);
-    put(&w->data, data, n_rows * vq_type_row_bytes(type, dims[0]));
+    put_u64(&w->tensors, w->n_data);
+    if (data) {
+        pad(&w->data, w->alignment);
+        put(&w->data, data, n_bytes);
+    }
+    w->n_data += n_bytes;
     w->n_tensors++;
+}
+
+uint64_t gguf_writer_total(const gguf_writer *w)
+{
+    const uint64_t head = 4 + 4 + 8 + 8 + w->values.n + w->tensors.n;
+    return (head + w->alignment - 1) / w->alignment * w->alignment + w->n_data;
 }
 
 gguf_buffer gguf_writer_finish(gguf_writer *w)

@@ -41,11 +41,13 @@ void gguf_add_strs(gguf_writer *w, const char *key, uint64_t n, const char *cons
 /* Any value, byte for byte: what follows the kind. */
 void gguf_add_raw(gguf_writer *w, const char *key, uint32_t kind, const void *bytes, size_t n_bytes);
 
-/* Copies the data. */
+/* Copies the data.  NULL: a hole, of which only the size counts; then all tensors of the file are holes, and what
+ * finish gives is the head of a file of gguf_writer_total bytes. */
 void gguf_add_tensor(gguf_writer *w, const char *name, vq_type type, uint32_t n_dims, const uint64_t *dims,
                      const void *data);
 
 gguf_buffer gguf_writer_finish(gguf_writer *w);
+uint64_t gguf_writer_total(const gguf_writer *w); /* bytes of the whole file; before finish */
 
 /* Writes a buffer to a file; true when all of it arrived. */
 bool gguf_buffer_save(gguf_buffer b, const char *path);
