@@ -153,6 +153,8 @@ static const setting settings[] = {
     {"velox", {{"bits", 6}, {"values", 2}}, 0.01},
     {"velox", {{"bits", 2}, {"mean", 0}}, 0.015},
     {"velox", {{"bits", 2}, {"mean", 64}}, 0.015},
+    {"velox", {{"bits", 3}, {"channels", 1}}, 0.015},
+    {"velox", {{"bits", 6}, {"channels", 1}}, 0.01},
     {"turboquant-mse", {{"bits", 1}}, 0.01},
     {"turboquant-mse", {{"bits", 2}}, 0.01},
     {"turboquant-mse", {{"bits", 3}, {"haar", 1}}, 0.01},
@@ -359,6 +361,9 @@ static void a_mean_is_taken_over_whole_granules(void **state)
     const test_option options[] = {{"mean", 33}, {NULL, 0}};
     assert_int_equal(test_codec_open(&t, &kernels, "velox", options, D, true, 1, &err), VQ_ERR_UNSUPPORTED);
     assert_string_equal(err.text, "velox: mean is 33, must be 0, 32 or 64");
+    const test_option both[] = {{"mean", 64}, {"channels", 1}, {NULL, 0}};
+    assert_int_equal(test_codec_open(&t, &kernels, "velox", both, D, true, 1, &err), VQ_ERR_UNSUPPORTED);
+    assert_string_equal(err.text, "velox: channels=1 goes with mean=32, not 64");
 }
 
 /* Keys that have much in common, as those of models do: what is common must cost velox nothing. */

@@ -8,14 +8,20 @@
  *
  * Page: codes of two granules; 64 norms, one byte each; for each granule its norms' scale in f16 and, for keys, the
  * mean's norm in f16 and the mean's codes, dimension j in the low and j + (padded d)/2 in the high nibble of byte j.
- * A mean of 64 rows stands in the first granule. */
+ * A mean of 64 rows stands in the first granule.
+ *
+ * With `channels`, what the rows of a granule differ by is first divided, channel by channel, by the root of its
+ * deviation (2^(-k/4) of the largest, k in 4 bits, nibbles after the mean's), and the query is multiplied by the same.
+ * So a few channels that vary much do not spread their error over all others, to which queries may listen: in Gemma 3,
+ * whose keys are normalised, that divides the error of scores at 2 bits by 1.5, in its global layers by 3.  A query is
+ * then folded, rotated and rounded for every granule. */
 #include <string.h>
 
 #include "base/half.h"
 #include "base/rng.h"
 #include "kv/codec_rows.h"
 
-enum { OPTION_BITS, OPTION_VALUES, OPTION_MEAN, N_OPTIONS, MEAN_BITS = 4 };
+enum { OPTION_BITS, OPTION_VALUES, OPTION_MEAN, OPTION_CHANNELS, N_OPTIONS, MEAN_BITS = 4 };
 
 static const vq_kv_option_info options[N_OPTIONS] = {
     [OPTION_BITS] = {.name = "bits", .help = "bits of a coordinate", .value = 3, .min = 1, .max = 8},
@@ -26,6 +32,19 @@ static const vq_kv_option_info options[N_OPTIONS] = {
                      .value = VQ_GRANULE,
                      .min = 0,
                      .max = VQ_PAGE_ROWS},
+    [OPTION_CHANNELS] = {.name = "channels",
+                         .help = "1: every 32 keys are divided by roots of their channels' deviations (4 bits each)",
+                         .value = 0,
+                         .min = 0,
+                         .max = 1},
+};
+
+enum { MOST_HALVINGS = 15, QUERIES_AT_ONCE = 4 };
+
+/* 2^(-k/4) */
+static const float channel_scale[MOST_HALVINGS + 1] = {
+    1,     0.84089642F, 0.70710678F, 0.59460356F, 0.5F,   0.42044821F, 0.35355339F,  0.29730178F,
+    0.25F, 0.21022410F, 0.17677670F, 0.14865089F, 0.125F, 0.10511205F, 0.088388348F, 0.074325445F,
 };
 
 struct velox_state {
@@ -33,6 +52,7 @@ struct velox_state {
     vq_rotation rotation;
     vq_rowcode code, mean;
     uint32_t mean_rows; /* 0, 32 or 64; 0 for values */
+    bool scales_channels;
 };
 
 static const struct velox_state *state(const vq_codec_state *s) { return (const struct velox_state *)(const void *)s; }
@@ -51,6 +71,9 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
     const uint32_t mean_rows = (uint32_t)env->options[OPTION_MEAN];
     if (mean_rows != 0 && mean_rows != VQ_GRANULE && mean_rows != VQ_PAGE_ROWS)
         return vq_fail(err, VQ_ERR_UNSUPPORTED, "velox: mean is %u, must be 0, 32 or 64", mean_rows);
+    const bool scales_channels = env->options[OPTION_CHANNELS] != 0;
+    if (scales_channels && mean_rows != VQ_GRANULE)
+        return vq_fail(err, VQ_ERR_UNSUPPORTED, "velox: channels=1 goes with mean=32, not %u", mean_rows);
     const bool own = !env->keys && env->options[OPTION_VALUES] > 0;
     const uint32_t bits = (uint32_t)env->options[own ? OPTION_VALUES : OPTION_BITS];
     const vq_codes_kernels *k = &env->kernels->codes;
@@ -71,6 +94,7 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
                               env->keys ? VQ_FIT_UNBIASED : VQ_FIT_LEAST_SQUARES);
     s->mean = vq_rowcode_make(&vq_levels_gaussian[MEAN_BITS - 1], NULL, k, env->d, env->keys, VQ_FIT_LEAST_SQUARES);
     s->mean_rows = env->keys ? mean_rows : 0;
+    s->scales_channels = env->keys && scales_channels;
     *out = (vq_codec_state *)s;
     return VQ_OK;
 }
@@ -98,7 +122,8 @@ static bool has_mean(const struct velox_state *c, uint32_t granule)
 /* Of what a granule has besides codes and norms. */
 static size_t extra_bytes(const struct velox_state *c, uint32_t granule)
 {
-    return sizeof(uint16_t) + (has_mean(c, granule) ? sizeof(uint16_t) + padded(c) / 2 : 0);
+    return sizeof(uint16_t) + (has_mean(c, granule) ? sizeof(uint16_t) + padded(c) / 2 : 0) +
+           (c->scales_channels ? padded(c) / 2 : 0);
 }
 
 static size_t extras_bytes(const struct velox_state *c) { return extra_bytes(c, 0) + extra_bytes(c, 1); }
@@ -118,6 +143,46 @@ static size_t norms_at(const struct velox_state *c) { return 2 * vq_rowcode_gran
 static size_t extra_at(const struct velox_state *c, uint32_t granule)
 {
     return norms_at(c) + VQ_PAGE_ROWS + (granule ? extra_bytes(c, 0) : 0);
+}
+
+/* Where a granule's scales of channels begin, in its extra bytes. */
+static size_t channels_at(const struct velox_state *c) { return 2 * sizeof(uint16_t) + padded(c) / 2; }
+
+/* scales [d] */
+static void open_channels(const struct velox_state *c, const uint8_t *from, float *scales)
+{
+    for (uint32_t j = 0; j < c->code.d; j++) {
+        const size_t half = padded(c) / 2;
+        scales[j] = channel_scale[j < half ? from[j] & 15 : from[j - half] >> 4];
+    }
+}
+
+/* Divides the channels of x [32][d] by their scales, which go to `to`. */
+static void encode_channels(const struct velox_state *c, uint8_t *to, float *x)
+{
+    const uint32_t d = c->code.d;
+    const size_t half = padded(c) / 2;
+    float mean[VQ_MAX_HEAD_DIM] = {0}, squares[VQ_MAX_HEAD_DIM] = {0}, most = 0;
+    for (uint32_t i = 0; i < VQ_GRANULE; i++)
+        for (uint32_t j = 0; j < d; j++)
+            mean[j] += x[(size_t)i * d + j];
+    for (uint32_t i = 0; i < VQ_GRANULE; i++)
+        for (uint32_t j = 0; j < d; j++) {
+            const float off = x[(size_t)i * d + j] - mean[j] * (1.0F / VQ_GRANULE);
+            squares[j] += off * off;
+        }
+    for (uint32_t j = 0; j < d; j++)
+        most = squares[j] > most ? squares[j] : most;
+    memset(to, 0, half);
+    for (uint32_t j = 0; j < d; j++) {
+        uint32_t k = 0; /* how often the largest is halved until it is nearest, in octaves */
+        for (float limit = most * 0.70710678F; k < MOST_HALVINGS && squares[j] < limit; limit *= 0.5F)
+            k++;
+        to[j < half ? j : j - half] |= (uint8_t)(j < half ? k : k << 4);
+        const float inv = 1 / channel_scale[k];
+        for (uint32_t i = 0; i < VQ_GRANULE; i++)
+            x[(size_t)i * d + j] *= inv;
+    }
 }
 
 /* Takes the mean of the rotated rows y [mean_rows][d] off them; its norm and codes go to `to`. */
@@ -167,13 +232,16 @@ static void encode(const vq_codec_state *s, void *page, uint32_t first, uint32_t
     const uint32_t d = c->code.d, step = granule(s);
     float y[VQ_PAGE_ROWS * VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM];
     for (uint32_t row = first; row < first + n; row += step, x += (size_t)step * d) {
+        uint8_t *extra = (uint8_t *)page + extra_at(c, row / VQ_GRANULE);
         memcpy(y, x, (size_t)step * d * sizeof *y);
-        for (uint32_t i = 0; i < step; i++) {
+        for (uint32_t i = 0; i < step; i++)
             vq_rowcode_limit(&c->code, y + (size_t)i * d);
+        if (c->scales_channels)
+            encode_channels(c, extra + channels_at(c), y);
+        for (uint32_t i = 0; i < step; i++)
             vq_rotation_apply(&c->rotation, y + (size_t)i * d, scratch);
-        }
         if (c->mean_rows)
-            encode_mean(c, (uint8_t *)page + extra_at(c, row / VQ_GRANULE) + sizeof(uint16_t), y);
+            encode_mean(c, extra + sizeof(uint16_t), y);
         for (uint32_t i = 0; i < step; i += VQ_GRANULE)
             encode_rows(c, page, (row + i) / VQ_GRANULE, y + (size_t)i * d);
     }
@@ -220,14 +288,27 @@ static void decode(const vq_codec_state *s, const void *page, uint32_t first, ui
         for (uint32_t j = 0; c->mean_rows && j < c->code.d; j++)
             x[j] += (float)(2 * mean->u[j] - VQ_NARROW_TOP) * mean->scale;
         vq_rotation_invert(&c->rotation, x, scratch);
+        if (c->scales_channels) {
+            open_channels(c, (const uint8_t *)page + extra_at(c, (first + i) / VQ_GRANULE) + channels_at(c), scratch);
+            for (uint32_t j = 0; j < c->code.d; j++)
+                x[j] *= scratch[j];
+        }
     }
 }
 
-static size_t query_bytes(const vq_codec_state *s) { return vq_rowcode_query_bytes(&state(s)->code); }
+/* With scales of channels a query is kept as it is. */
+static size_t query_bytes(const vq_codec_state *s)
+{
+    const struct velox_state *c = state(s);
+    return c->scales_channels ? (c->code.d * sizeof(float) + 63) / 64 * 64 : vq_rowcode_query_bytes(&c->code);
+}
 
 static void prepare(const vq_codec_state *s, void *query, const float *q)
 {
-    vq_rowcode_prepare(&state(s)->code, query, q);
+    if (state(s)->scales_channels)
+        memcpy(query, q, state(s)->code.d * sizeof *q);
+    else
+        vq_rowcode_prepare(&state(s)->code, query, q);
 }
 
 static void fetch_next(const struct velox_state *c, const vq_rows *rows)
@@ -235,6 +316,28 @@ static void fetch_next(const struct velox_state *c, const vq_rows *rows)
     if (rows->next)
         for (size_t i = 0; i < VQ_PAGE_ROWS + extras_bytes(c); i += 64)
             __builtin_prefetch((const uint8_t *)rows->next + norms_at(c) + i);
+}
+
+/* One granule, whose rows are numbered from 0 in `part`, for queries as they came. */
+static void score_scaled(const struct velox_state *c, const uint8_t *channels, const vq_rowcode_page *part,
+                         const uint8_t *queries, size_t stride, uint32_t n, float *out)
+{
+    _Alignas(64) uint8_t prepared[QUERIES_AT_ONCE * (64 + 2 * VQ_MAX_HEAD_DIM)];
+    float scales[VQ_MAX_HEAD_DIM], folded[VQ_MAX_HEAD_DIM], sums[QUERIES_AT_ONCE * VQ_PAGE_ROWS];
+    const size_t each = vq_rowcode_query_bytes(&c->code);
+    open_channels(c, channels, scales);
+    for (uint32_t i = 0; i < n; i += QUERIES_AT_ONCE) {
+        const uint32_t now = n - i < QUERIES_AT_ONCE ? n - i : QUERIES_AT_ONCE;
+        for (uint32_t t = 0; t < now; t++) {
+            const float *q = (const float *)(const void *)(queries + (i + t) * stride);
+            for (uint32_t j = 0; j < c->code.d; j++)
+                folded[j] = q[j] * scales[j];
+            vq_rowcode_prepare(&c->code, prepared + t * each, folded);
+        }
+        vq_rowcode_score(&c->code, part, prepared, each, now, sums);
+        for (uint32_t t = 0; t < now; t++)
+            memcpy(out + (size_t)(i + t) * VQ_PAGE_ROWS, sums + (size_t)t * VQ_PAGE_ROWS, VQ_GRANULE * sizeof *out);
+    }
 }
 
 static void score(const vq_codec_state *s, const void *page, const vq_rows *rows, const void *queries,
@@ -250,7 +353,23 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
                                .n_granules = granules(rows->n)};
     fetch_next(c, rows);
     open_page(c, page, p.n_granules, norms, means);
-    vq_rowcode_score(&c->code, &p, queries, vq_rowcode_query_bytes(&c->code), n_queries, out);
+    if (!c->scales_channels) {
+        vq_rowcode_score(&c->code, &p, queries, vq_rowcode_query_bytes(&c->code), n_queries, out);
+        return;
+    }
+    for (uint32_t i = 0; i < n_queries; i++)
+        memset(out + (size_t)i * VQ_PAGE_ROWS, 0, VQ_PAGE_ROWS * sizeof *out);
+    for (uint32_t g = 0; g < p.n_granules; g++) {
+        float part_norms[VQ_PAGE_ROWS] = {0};
+        memcpy(part_norms, norms + (size_t)VQ_GRANULE * g, VQ_GRANULE * sizeof *norms);
+        const vq_rowcode_page part = {.packed = (const uint8_t *)page + g * vq_rowcode_granule_bytes(&c->code),
+                                      .next = rows->next,
+                                      .norms = part_norms,
+                                      .means = means + g,
+                                      .n_granules = 1};
+        score_scaled(c, (const uint8_t *)page + extra_at(c, g) + channels_at(c), &part, queries, query_bytes(s),
+                     n_queries, out + (size_t)VQ_GRANULE * g);
+    }
 }
 
 static void mix(const vq_codec_state *s, const void *page, const vq_rows *rows, const float *weights,
