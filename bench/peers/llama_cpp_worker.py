@@ -8,6 +8,7 @@ KEYS and VALUES are cache types: f16, f32, q8_0, q4_0, ...; quantised values nee
 import ctypes
 import json
 import os
+import struct
 import sys
 import time
 
@@ -17,6 +18,7 @@ import numpy as np
 
 TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 FILL_BATCH = 512
+SEED_TOKENS = 64    # evaluated, then repeated, by `rows`
 
 
 @C.llama_log_callback
@@ -31,6 +33,64 @@ def draw_ids(n, seed, n_vocab):
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return ((z ^ (z >> np.uint64(31))) % np.uint64(n_vocab)).astype(np.int32)
+
+
+class Reader:
+    """Reads a saved sequence from front to back."""
+
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def take(self, fmt):
+        values = struct.unpack_from("<" + fmt, self.data, self.at)
+        self.at += struct.calcsize("<" + fmt)
+        return values[0] if len(values) == 1 else values
+
+    def bytes(self, n):
+        self.at += n
+        return np.frombuffer(self.data, dtype=np.uint8, count=n, offset=self.at - n)
+
+
+def repeated(a, n, axis):
+    """The first n of a's entries along the axis, a being repeated as often as it takes."""
+    times = -(-n // a.shape[axis])
+    return np.take(np.concatenate([a] * times, axis=axis), range(n), axis=axis)
+
+
+def grown_cache(r, out, first, n):
+    """One cache of a saved sequence, with its cells repeated to positions [first, first + n)."""
+    n_stream, n_cells = r.take("II")
+    if n_stream != 1:
+        raise RuntimeError("a saved sequence of %d streams" % n_stream)
+    for i in range(n_cells):
+        if r.take("iIi") != (i, 1, 0):
+            raise RuntimeError("a saved sequence whose cells are not in order")
+    cells = np.empty((n, 3), dtype="<i4")
+    cells[:, 0], cells[:, 1], cells[:, 2] = range(first, first + n), 1, 0
+    transposed, n_layers = r.take("II")
+    out += [struct.pack("<II", 1, n), cells.tobytes(), struct.pack("<II", transposed, n_layers)]
+    for values in (False, True):
+        for _ in range(n_layers):
+            kind = r.take("i")
+            if values and transposed:       # by channel
+                each, n_channels = r.take("II")
+                rows = r.bytes(n_channels * n_cells * each).reshape(n_channels, n_cells, each)
+                out += [struct.pack("<iII", kind, each, n_channels), repeated(rows, n, 1).tobytes()]
+            else:
+                each = r.take("Q")
+                rows = r.bytes(n_cells * each).reshape(n_cells, each)
+                out += [struct.pack("<iQ", kind, each), repeated(rows, n, 0).tobytes()]
+
+
+def grown(data, n, window):
+    """A saved sequence of a few tokens as one of n: the same rows again and again, at positions of their own.  A second
+    cache is that of layers with a window."""
+    r, out = Reader(data), []
+    out.append(bytes(r.bytes(8)))
+    while r.at < len(data):
+        held = n if len(out) == 1 or not window else min(n, window)
+        grown_cache(r, out, n - held, held)
+    return b"".join(out)
 
 
 class Worker:
@@ -50,6 +110,7 @@ class Worker:
         params.type_k, params.type_v = TYPES[keys], TYPES[values]
         params.flash_attn_type = 1 if flash == "on" else 0
         params.no_perf = True
+        params.swa_full = False      # what its own programs do: windowed layers hold their window only
         self.ctx = C.llama_init_from_model(self.model, params)
         if not self.ctx:
             raise SystemExit("llama_cpp_worker: no context with cache types %s and %s, flash=%s" % (keys, values, flash))
@@ -82,6 +143,28 @@ class Worker:
             self.eval(ids[i:i + step])
             C.llama_get_logits_ith(self.ctx, -1)       # waits for the result
         return {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+
+    def rows(self, n):
+        """n tokens in all without evaluating them: llama.cpp's quantised caches take an hour to fill to 32,768.  What is
+        decoded then means nothing, but costs what it does after evaluating."""
+        began = time.perf_counter()
+        target = self.n_tokens + n
+        self.clear()
+        if target > SEED_TOKENS:
+            self.eval(draw_ids(SEED_TOKENS, 7, self.n_vocab))
+            size = C.llama_state_seq_get_size(self.ctx, 0)
+            state = (ctypes.c_uint8 * size)()
+            if C.llama_state_seq_get_data(self.ctx, state, size, 0) != size:
+                raise RuntimeError("the sequence could not be saved")
+            data = grown(bytes(state), target, C.llama_model_n_swa(self.model))
+            self.clear()
+            state = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
+            if C.llama_state_seq_set_data(self.ctx, state, len(data), 0) != len(data):
+                raise RuntimeError("a sequence of %d tokens could not be restored" % target)
+            self.n_tokens = target
+        else:
+            self.eval(draw_ids(target, 7, self.n_vocab))
+        return {"seconds": time.perf_counter() - began}
 
     def nll(self, ids_path, out_path, skip):
         ids = np.fromfile(ids_path, dtype=np.int32)
@@ -119,6 +202,8 @@ class Worker:
         if words[0] in ("fill", "prompt"):
             # A prompt is one llama_decode, which llama.cpp itself cuts into micro-batches.
             return self.timed(int(words[1]), int(words[2]), int(words[1]))
+        if words[0] == "rows":
+            return self.rows(int(words[1]))
         if words[0] == "decode":
             return self.timed(int(words[1]), int(words[2]), 1)
         if words[0] == "nll":

@@ -4,12 +4,13 @@
  *
  *     clear                  an empty context                                     {}
  *     fill N SEED            evaluates N tokens after what is there               {"seconds"}
+ *     rows N SEED            the same without evaluating: rows that cost as much to attend to     {"seconds"}
  *     prompt N SEED          the same in one call                                 {"seconds", "cpu_seconds"}
  *     decode N SEED          the same one token a call, logits each               {"seconds", "cpu_seconds"}
  *     nll IDS OUT SKIP       clears; IDS is a file of int32 token ids; writes the -log p of each token after the first
  *                            1 + SKIP ones to OUT as float64                      {"n"}
- *     status                                                                      {"tokens", "cache_bytes",
- * "rss_bytes"}
+ *     status                 cache: vq_kv_bytes by name and what smaps has for its mappings   {"tokens", "cache_bytes",
+ *                            "rss_bytes", "cache"}
  *
  * Token i of a command is hash(SEED, i) modulo the vocabulary.  Failures answer {"error"}. */
 #include <errno.h>
@@ -142,6 +143,43 @@ static uint64_t resident_bytes(void)
     return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+/* Resident bytes of the entries of smaps that the cache's mappings lie in. */
+static uint64_t smaps_of(const vq_kv *kv)
+{
+    enum { MOST = 65536 };
+    const void **starts = malloc(MOST * sizeof *starts);
+    size_t *n_bytes = malloc(MOST * sizeof *n_bytes);
+    const size_t n = starts && n_bytes ? vq_kv_mappings(kv, starts, n_bytes, MOST) : 0;
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[512];
+    bool ours = false;
+    uint64_t sum = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        uint64_t start, end, kib;
+        if (sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &start, &end) == 2) {
+            ours = false;
+            for (size_t i = 0; i < n && i < MOST && !ours; i++)
+                ours = (uintptr_t)starts[i] >= start && (uintptr_t)starts[i] < end;
+        } else if (ours && sscanf(line, "Rss: %" SCNu64 " kB", &kib) == 1) {
+            sum += kib * 1024;
+        }
+    }
+    if (f)
+        fclose(f);
+    free(starts);
+    free(n_bytes);
+    return sum;
+}
+
+static vq_status fill_rows(worker *w, size_t n, uint64_t seed, vq_error *err)
+{
+    const double wall = seconds(CLOCK_MONOTONIC);
+    const vq_status status = vq_eval_fill_rows(w->session, vq_session_n_tokens(w->session) + (uint32_t)n, seed, err);
+    if (status == VQ_OK)
+        printf("{\"seconds\": %.9f}\n", seconds(CLOCK_MONOTONIC) - wall);
+    return status;
+}
+
 static vq_status obey(worker *w, const char *line, vq_error *err)
 {
     size_t n = 0, skip = 0;
@@ -155,6 +193,8 @@ static vq_status obey(worker *w, const char *line, vq_error *err)
     }
     if (sscanf(line, "fill %zu %" SCNu64, &n, &seed) == 2 || sscanf(line, "prompt %zu %" SCNu64, &n, &seed) == 2)
         return timed(w, n, seed, false, err);
+    if (sscanf(line, "rows %zu %" SCNu64, &n, &seed) == 2)
+        return fill_rows(w, n, seed, err);
     if (sscanf(line, "decode %zu %" SCNu64, &n, &seed) == 2)
         return timed(w, n, seed, true, err);
     if (sscanf(line, "nll %511s %511s %zu", in, out, &skip) == 3)
@@ -162,9 +202,13 @@ static vq_status obey(worker *w, const char *line, vq_error *err)
     if (strncmp(line, "status", 6) == 0) {
         vq_kv_bytes bytes;
         vq_kv_measure(vq_session_kv(w->session), &bytes);
-        printf("{\"tokens\": %" PRIu32 ", \"cache_bytes\": %" PRIu64 ", \"rss_bytes\": %" PRIu64 "}\n",
+        printf("{\"tokens\": %" PRIu32 ", \"cache_bytes\": %" PRIu64 ", \"rss_bytes\": %" PRIu64
+               ", \"cache\": {\"codes\": %" PRIu64 ", \"scales\": %" PRIu64 ", \"exact\": %" PRIu64
+               ", \"shared\": %" PRIu64 ", \"table\": %" PRIu64 ", \"reserved\": %" PRIu64 ", \"smaps\": %" PRIu64
+               "}}\n",
                vq_session_n_tokens(w->session), bytes.codes + bytes.scales + bytes.exact + bytes.shared + bytes.table,
-               resident_bytes());
+               resident_bytes(), bytes.codes, bytes.scales, bytes.exact, bytes.shared, bytes.table, bytes.reserved,
+               smaps_of(vq_session_kv(w->session)));
         return VQ_OK;
     }
     snprintf(err->text, sizeof err->text, "unknown command");

@@ -184,6 +184,9 @@ VQ_API vq_status vq_eval_fidelity(const vq_fidelity_params *params, vq_fidelity 
 /* Speed.  Token ids are drawn from `seed`, so that samples can rotate through different inputs.
  * fill: untimed, to `n` tokens in all.  prompt: n tokens in chunks. decode: n tokens one at a time. */
 VQ_API vq_status vq_eval_fill(vq_session *s, uint32_t n, uint64_t seed, vq_error *err);
+/* For benchmarks: to `n` tokens in all with normal rows put straight into the cache, which takes no model and as long
+ * as packing them.  Speed is that of a cache that was filled by evaluating; what is decoded then means nothing. */
+VQ_API vq_status vq_eval_fill_rows(vq_session *s, uint32_t n, uint64_t seed, vq_error *err);
 VQ_API vq_status vq_eval_prompt_speed(vq_session *s, uint32_t n, uint64_t seed, double *seconds, vq_error *err);
 /* seconds [n]: of each token */
 VQ_API vq_status vq_eval_decode_times(vq_session *s, uint32_t n, uint64_t seed, double *seconds, vq_error *err);
