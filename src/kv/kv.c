@@ -373,6 +373,7 @@ void vq_kv_clear(vq_kv *kv)
         for (uint32_t h = 0; h < kv->n_kv_heads; h++)
             l->heads[h].first_index = 0;
     }
+    vq_store_wipe(kv->rows_block, kv->n_rows_bytes); /* masks of no rows, and scratch */
     if (kv->evict) {
         vq_evictor_cut(kv, 0);
         kv->evict->phase = VQ_KV_PROMPT;

@@ -66,7 +66,9 @@ static void measure_layer(const vq_kv *kv, const vq_kv_layer *l, bool pending, b
 void vq_kv_measure(const vq_kv *kv, vq_kv_bytes *out)
 {
     *out = (vq_kv_bytes){.shared = kv->n_shared, .table = kv->n_struct_bytes};
-    uint64_t mapped = kv->n_struct_bytes + kv->n_rows_bytes + kv->store.n_mapped + (kv->evict ? kv->evict->n_bytes : 0);
+    /* Tables are laid out for all of n_ctx, scratch for the longest chunk: what was never touched is no memory yet. */
+    uint64_t mapped = kv->n_struct_bytes + vq_store_resident(kv->rows_block, kv->n_rows_bytes) + kv->store.n_mapped +
+                      (kv->evict ? kv->evict->n_bytes : 0);
     const bool shared = vq_kv_measure_shared(kv, out, &mapped);
     for (uint32_t i = 0; i < kv->n_layers; i++)
         measure_layer(kv, &kv->layers[i], kv->pending == i, shared, out);

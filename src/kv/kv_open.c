@@ -257,15 +257,15 @@ static void lay_out_rows(vq_arena *arena, vq_kv *kv)
     kv->part_sum = vq_arena_take(arena, kv->part_room, sizeof(float));
 }
 
-/* The arena's block, mapped; *n_bytes are whole pages of the system. */
-static vq_status map_arena(vq_arena *arena, size_t *n_bytes, vq_error *err)
+/* The arena's block, mapped by `map`; *n_bytes are whole pages of the system. */
+static vq_status map_arena(vq_arena *arena, void *(*map)(size_t), size_t *n_bytes, vq_error *err)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t n;
     if (arena->overflow || !vq_add_size(arena->at, page - 1, &n))
         return vq_fail(err, VQ_ERR_NOMEM, "the sizes of the cache do not fit into an address space");
     n = n / page * page;
-    arena->base = vq_store_map(n);
+    arena->base = map(n);
     if (!arena->base)
         return vq_fail(err, VQ_ERR_NOMEM, "no memory for %zu bytes of tables and exact rows", n);
     arena->n_bytes = *n_bytes = n;
@@ -374,7 +374,7 @@ static vq_status build(vq_kv *kv, const vq_kv_params *p, const vq_kv *like, vq_e
     VQ_TRY(open_store(kv, err));
     vq_arena arena = {0};
     lay_out_rows(&arena, kv);
-    VQ_TRY(map_arena(&arena, &kv->n_rows_bytes, err));
+    VQ_TRY(map_arena(&arena, vq_store_map_sparse, &kv->n_rows_bytes, err));
     kv->rows_block = arena.base;
     lay_out_rows(&arena, kv);
     return choice.policy ? vq_evictor_open(kv, p->ropes, &choice, err) : VQ_OK;
@@ -385,7 +385,7 @@ static vq_status open_checked(vq_kv **out, const vq_kv_params *params, const vq_
     vq_arena arena = {0};
     lay_out_structs(&arena, params);
     size_t n_bytes = 0;
-    VQ_TRY(map_arena(&arena, &n_bytes, err));
+    VQ_TRY(map_arena(&arena, vq_store_map, &n_bytes, err));
     vq_kv *kv = lay_out_structs(&arena, params);
     kv->n_struct_bytes = n_bytes;
     const vq_status status = build(kv, params, like, err);

@@ -17,6 +17,29 @@ void *vq_store_map(size_t n_bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
+void *vq_store_map_sparse(size_t n_bytes)
+{
+    void *p = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+size_t vq_store_resident(const void *start, size_t n_bytes)
+{
+    const size_t unit = system_page();
+    unsigned char in[1024];
+    size_t n = 0;
+    for (size_t at = 0; at < n_bytes; at += sizeof in * unit) {
+        const size_t left = n_bytes - at, some = left < sizeof in * unit ? left : sizeof in * unit;
+        if (mincore((unsigned char *)(uintptr_t)start + at, some, in) != 0)
+            return n_bytes; /* all that it can be */
+        for (size_t i = 0; i < (some + unit - 1) / unit; i++)
+            n += in[i] & 1;
+    }
+    return n * unit;
+}
+
+void vq_store_wipe(void *start, size_t n_bytes) { madvise(start, n_bytes, MADV_DONTNEED); }
+
 void vq_store_unmap(void *start, size_t n_bytes)
 {
     if (start)
@@ -52,8 +75,8 @@ vq_status vq_store_reserve(vq_store *store, vq_error *err)
     if (!store->bits)
         return vq_fail(err, VQ_ERR_NOMEM, "no memory for a table of %zu bytes", store->n_bit_bytes);
     store->n_mapped += store->n_bit_bytes;
-    void *base = mmap(NULL, n_reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED)
+    void *base = vq_store_map_sparse(n_reserved);
+    if (!base)
         return vq_fail(err, VQ_ERR_NOMEM, "the system refuses %zu bytes of addresses for pages", n_reserved);
     store->base = base;
     store->n_reserved = n_reserved;

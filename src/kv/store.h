@@ -33,6 +33,10 @@ typedef struct vq_store {
 
 /* Zeroed memory from the system; NULL when there is none. */
 void *vq_store_map(size_t n_bytes);
+/* The same of which not all may ever be used: only what was touched counts (vq_store_resident), until it is wiped. */
+void *vq_store_map_sparse(size_t n_bytes);
+size_t vq_store_resident(const void *start, size_t n_bytes);
+void vq_store_wipe(void *start, size_t n_bytes);
 void vq_store_unmap(void *start, size_t n_bytes);
 
 /* Opening has two steps: after the first the owner sets page_bytes and n_pages of every area.  A store that is all
