@@ -264,7 +264,10 @@ static void print_totals(const vq_gguf *g)
 static void print_all(const vq_gguf *g, const vq_model *model, const vq_error *model_error, bool tensors)
 {
     char bytes[16];
-    printf("%s: %s version %u, %s\n", vq_gguf_path(g), vq_gguf_is_reservoir(g) ? "reservoir" : "GGUF",
+    printf("%s: %s version %u, %s\n", vq_gguf_path(g),
+           vq_gguf_is_reservoir(g) ? "reservoir"
+           : vq_gguf_version(g)    ? "GGUF"
+                                   : "folder of safetensors",
            vq_gguf_version(g), cli_bytes(vq_gguf_file_bytes(g), bytes));
     puts("\nmodel:");
     if (model)

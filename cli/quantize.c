@@ -43,6 +43,7 @@ static const char ending[] = "Examples:\n"
                              "  veloxquant quantize model-f16.gguf model.vqr --bits 4\n"
                              "  veloxquant quantize model-f16.gguf model.vqr --bits 3 --tensor 'blk.*.ffn_down*=4'\n"
                              "  veloxquant quantize model-f16.gguf model.vqr --bits 3.5 --embeddings 8\n"
+                             "  veloxquant quantize ./Qwen3-0.6B qwen3.vqr --bits 4 --embeddings 8\n"
                              "  veloxquant quantize model-f16.gguf model.vqr --rotation qr --persist-rotation\n"
                              "  veloxquant generate -m model.vqr -p \"Once upon a time\"\n";
 
@@ -238,18 +239,20 @@ int cli_quantize(int argc, char **argv)
 {
     struct args a = {.bits = 4, .embeddings = "keep", .rotation = "hadamard"};
     const cli_group groups[] = {{"Options", options, sizeof options / sizeof options[0], &a}};
-    const cli_page page = {"quantize",
-                           "MODEL OUT [options]",
-                           "Packs the weights of a model once, into one file (a reservoir, .vqr) that every process "
-                           "maps and shares. MODEL is a GGUF file. Rows are rotated, so that outliers "
-                           "spread, and become codes of 2, 3 or 4 bits with one norm a row; embeddings, norms and the "
-                           "output head stay as they are unless asked. The file appears whole under its name, or not "
-                           "at all.",
-                           groups,
-                           1,
-                           ending,
-                           2,
-                           2};
+    const cli_page page = {
+        "quantize",
+        "MODEL OUT [options]",
+        "Packs the weights of a model once, into one file (a reservoir, .vqr) that every process "
+        "maps and shares. MODEL is a GGUF file, or a folder with config.json, tokenizer.json and "
+        "safetensors of a llama, mistral, qwen2, qwen3 or gemma3_text model. Rows are rotated, so that outliers "
+        "spread, and become codes of 2, 3 or 4 bits with one norm a row; embeddings, norms and the "
+        "output head stay as they are unless asked. The file appears whole under its name, or not "
+        "at all.",
+        groups,
+        1,
+        ending,
+        2,
+        2};
     size_t n_operands;
     int status;
     if (!cli_parse(&page, argc, argv, &n_operands, &status))

@@ -1,5 +1,5 @@
 /* Reading model files: GGUF (versions 2 and 3, little-endian) and reservoirs (reservoir.h), told apart by their first
- * bytes.
+ * bytes; and folders with config.json, tokenizer.json and safetensors, which are for quantising only (version 0).
  *
  * The file is mapped and checked once, here: every count, length, offset, type, name and alignment.  What the accessors
  * return points into the map or into the object and lives until vq_gguf_close.  A model that is split into several

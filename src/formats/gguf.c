@@ -2,9 +2,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/status.h"
 #include "formats/gguf_object.h"
+#include "formats/hf.h"
 #include "formats/reservoir.h"
 
 static vq_status open_bytes(vq_gguf **out, const char *path, vq_file_map map, const void *bytes, size_t n_bytes,
@@ -36,6 +38,9 @@ vq_status vq_gguf_open(vq_gguf **out, const char *path, vq_error *err)
     if (!out || !path)
         return vq_fail(err, VQ_ERR_ARG, "vq_gguf_open: out and path must not be NULL");
     *out = NULL;
+    struct stat st;
+    if (!stat(path, &st) && S_ISDIR(st.st_mode))
+        return vq_hf_open(out, path, err);
     vq_file_map map;
     VQ_TRY(vq_file_map_open(&map, path, err));
     return open_bytes(out, path, map, map.bytes, map.n_bytes, err);
@@ -64,6 +69,7 @@ void vq_gguf_close(vq_gguf *g)
     free(g->tensors);
     free(g->names);
     vq_reservoir_free(g->reservoir);
+    vq_hf_free(g->folder);
     vq_file_map_close(&g->map);
     free(g->path);
     free(g);
@@ -73,7 +79,10 @@ const char *vq_gguf_path(const vq_gguf *g) { return g->path; }
 
 bool vq_gguf_is_reservoir(const vq_gguf *g) { return g->reservoir != NULL; }
 
-vq_status vq_gguf_check_whole(const vq_gguf *g, vq_error *err) { return vq_file_map_check(&g->map, g->path, err); }
+vq_status vq_gguf_check_whole(const vq_gguf *g, vq_error *err)
+{
+    return g->folder ? vq_hf_check_whole(g->folder, err) : vq_file_map_check(&g->map, g->path, err);
+}
 
 uint32_t vq_gguf_version(const vq_gguf *g) { return g->version; }
 

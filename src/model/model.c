@@ -142,6 +142,11 @@ vq_status vq_model_open(vq_model **out, const char *path, vq_error *err)
     if (!m)
         return vq_fail(err, VQ_ERR_NOMEM, "no memory for a model");
     vq_status status = vq_gguf_open(&m->gguf, path, err);
+    if (status == VQ_OK && m->gguf->folder)
+        status = vq_fail(err, VQ_ERR_UNSUPPORTED,
+                         "%s: a folder of safetensors is not run as it is; 'veloxquant quantize' "
+                         "makes a reservoir of it",
+                         path);
     if (status == VQ_OK) {
         status = load(m, err);
         if (status != VQ_OK && err && strncmp(err->text, path, strlen(path)) != 0)
