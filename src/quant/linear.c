@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "kernels/matmul_packed.h"
 #include "quant/levels.h"
+#include "quant/linear_inner.h"
 
 bool vq_input_rotation_fits(uint32_t n_in)
 {
@@ -140,7 +141,7 @@ static double sum_of_level_squares(const vq_levels *levels, const uint8_t *codes
 
 /* The codes of a rotated row, and its norm: the spacing of the levels, of some around the one for normal values, that
  * gives the largest cosine, and the factor that then leaves the smallest error. */
-static uint16_t encode_rotated(const vq_linear *l, const float *y, uint8_t *codes, vq_row_error *error)
+uint16_t vq_linear_encode_rotated(const vq_linear *l, const float *y, uint8_t *codes, vq_row_error *error)
 {
     static const float spacings[] = {1.0F, 0.96F, 1.04F, 0.92F, 1.08F};
     enum { N_SPACINGS = sizeof spacings / sizeof *spacings };
@@ -172,6 +173,24 @@ static uint16_t encode_rotated(const vq_linear *l, const float *y, uint8_t *code
     return norm;
 }
 
+void vq_linear_rotate(const vq_linear *l, float *y, const float *x, float *other)
+{
+    memcpy(y, x, l->n_in * sizeof *y);
+    if (l->k->largest(y, l->n_in) > HUGE_VALUE)
+        for (uint32_t j = 0; j < l->n_in; j++)
+            y[j] = y[j] > HUGE_VALUE ? HUGE_VALUE : y[j] < -HUGE_VALUE ? -HUGE_VALUE : y[j];
+    vq_rotation_apply(l->rotation, y, other);
+}
+
+void vq_linear_put(const vq_linear *l, uint8_t *data, uint32_t row, const uint8_t *codes, uint16_t norm)
+{
+    uint8_t *tiles = data + vq_packed_norm_bytes(l->n_out);
+    data[(size_t)2 * row] = (uint8_t)norm;
+    data[(size_t)2 * row + 1] = (uint8_t)(norm >> 8);
+    vq_packed_put(tiles + row / VQ_PACKED_LANES * vq_packed_tile_bytes(l->bits, l->n_in), row % VQ_PACKED_LANES,
+                  l->bits, codes, l->n_in);
+}
+
 typedef struct rows_args {
     const vq_linear *l;
     uint8_t *data;
@@ -187,20 +206,12 @@ static void encode_task(void *arg, uint32_t index, uint32_t thread)
     const rows_args *a = arg;
     const vq_linear *l = a->l;
     const row_scratch s = scratch_of(a->scratch, l->n_in, thread);
-    uint8_t *tiles = a->data + vq_packed_norm_bytes(l->n_out);
     for (uint32_t i = index * a->rows_each; i < a->n && i < (index + 1) * a->rows_each; i++) {
         const uint32_t row = a->first + i;
-        memcpy(s.y, a->x + (size_t)i * l->n_in, l->n_in * sizeof *s.y);
-        if (l->k->largest(s.y, l->n_in) > HUGE_VALUE)
-            for (uint32_t j = 0; j < l->n_in; j++)
-                s.y[j] = s.y[j] > HUGE_VALUE ? HUGE_VALUE : s.y[j] < -HUGE_VALUE ? -HUGE_VALUE : s.y[j];
-        vq_rotation_apply(l->rotation, s.y, s.other);
+        vq_linear_rotate(l, s.y, a->x + (size_t)i * l->n_in, s.other);
         vq_row_error error;
-        const uint16_t norm = encode_rotated(l, s.y, s.codes, &error);
-        a->data[(size_t)2 * row] = (uint8_t)norm;
-        a->data[(size_t)2 * row + 1] = (uint8_t)(norm >> 8);
-        vq_packed_put(tiles + row / VQ_PACKED_LANES * vq_packed_tile_bytes(l->bits, l->n_in), row % VQ_PACKED_LANES,
-                      l->bits, s.codes, l->n_in);
+        const uint16_t norm = vq_linear_encode_rotated(l, s.y, s.codes, &error);
+        vq_linear_put(l, a->data, row, s.codes, norm);
         if (a->errors)
             a->errors[i] = error;
     }
@@ -234,7 +245,7 @@ static void run_rows(rows_args *a, vq_pool *pool, vq_task task)
 }
 
 /* Norms and codes of rows past n_out. */
-static void clear_padding(const vq_linear *l, uint8_t *data)
+void vq_linear_clear_padding(const vq_linear *l, uint8_t *data)
 {
     const size_t norm_bytes = vq_packed_norm_bytes(l->n_out);
     memset(data + (size_t)2 * l->n_out, 0, norm_bytes - (size_t)2 * l->n_out);
@@ -253,7 +264,7 @@ void vq_linear_encode(const vq_linear *l, vq_pool *pool, void *data, uint32_t fi
     rows_args a = {.l = l, .data = data, .first = first, .n = n, .x = x, .errors = errors, .scratch = scratch};
     run_rows(&a, pool, encode_task);
     if (first + n == l->n_out)
-        clear_padding(l, data);
+        vq_linear_clear_padding(l, data);
 }
 
 void vq_linear_decode(const vq_linear *l, vq_pool *pool, const void *data, uint32_t first, uint32_t n, float *x,

@@ -1,0 +1,33 @@
+/* Error feedback: codes that know of each other.
+ *
+ * With H = E[x x'] of a matrix's inputs, the error that matters of a row is (w - q) H (w - q)'.  In the rotated space
+ * H = M D M' with M unit upper triangular; values are coded one after the other, each moved first by what the ones
+ * before it have lost:
+ *
+ *     q_j = nearest(w_j + sum over k < j of (w_k - q_k) M[k][j])        error = sum over j of D_j (what rounding
+ * left)^2
+ *
+ * (GPTQ, Frantar et al. 2023, in the form of LDLQ, Chee et al. 2023).  A row's norm is one of a few around the plain
+ * one: that with the smallest error.  Rows are independent, as in vq_linear_encode. */
+#ifndef VQ_QUANT_FEEDBACK_H
+#define VQ_QUANT_FEEDBACK_H
+
+#include "quant/linear.h"
+
+/* sum [n_in][n_in], upper triangle, += x' x, x [n][n_in]. */
+void vq_feedback_add(float *sum, vq_pool *pool, const float *x, uint32_t n, uint32_t n_in);
+
+/* moment [n_in][n_in], its upper triangle read: E[x x'] or a multiple -> the factor, in place: row j holds M[k][j] for
+ * k < j, then D_j.  scratch [2 n_in].  One part in 100 of the mean of the diagonal is added to it, more where that is
+ * not enough.  VQ_ERR_NONFINITE for a matrix that is not finite, VQ_ERR_VALUE when it can't be factored.
+ *
+ * Through LAPACK: the last bits differ between machines, and with them codes. */
+vq_status vq_feedback_factor(float *moment, const vq_rotation *rotation, float *scratch, vq_error *err);
+
+size_t vq_feedback_scratch_bytes(uint32_t n_in, uint32_t n_threads);
+
+/* As vq_linear_encode, with the factor of the matrix's input. */
+void vq_feedback_encode(const vq_linear *l, vq_pool *pool, void *data, uint32_t first, uint32_t n, const float *x,
+                        const float *factor, vq_row_error *errors, void *scratch);
+
+#endif
