@@ -91,6 +91,7 @@ typedef struct vq_codec {
     /* Row i of dst becomes row j of src and decodes to the same bits; the other rows of dst stay (merging sparse
      * pages).  i and j are below VQ_PAGE_ROWS, dst may be src.  NULL where rows share what is stored. */
     void (*copy_row)(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j);
+    bool (*shares)(const vq_codec_state *s); /* with these options they do; NULL: never.  vq_side_copies_rows asks */
 } vq_codec;
 
 /* The registry, generated from the list in src/kv/codecs/meson.build. */

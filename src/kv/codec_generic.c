@@ -33,6 +33,11 @@ size_t vq_side_acc_len(const vq_side *side)
     return side->codec->mix && side->codec->acc_len ? side->codec->acc_len(side->state) : side->d;
 }
 
+bool vq_side_copies_rows(const vq_side *side)
+{
+    return side->codec->copy_row && !(side->codec->shares && side->codec->shares(side->state));
+}
+
 void vq_side_prepare(const vq_side *side, void *query, const float *q)
 {
     if (side->codec->score)

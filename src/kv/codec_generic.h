@@ -16,6 +16,7 @@ uint32_t vq_side_granule(const vq_side *side);
 size_t vq_side_shared_bytes(const vq_side *side);
 size_t vq_side_query_bytes(const vq_side *side); /* a multiple of 64 */
 size_t vq_side_acc_len(const vq_side *side);
+bool vq_side_copies_rows(const vq_side *side);
 void vq_side_prepare(const vq_side *side, void *query, const float *q);
 void vq_side_score(const vq_side *side, const void *page, const vq_rows *rows, const void *queries, uint32_t n_queries,
                    float *out);

@@ -64,11 +64,11 @@ typedef struct merging {
     uint32_t n_fresh;
 } merging;
 
-static bool copies_rows(const vq_kv_head *h) { return h->k.codec->copy_row && h->v.codec->copy_row; }
+static bool copies_rows(const vq_kv_head *h) { return vq_side_copies_rows(&h->k) && vq_side_copies_rows(&h->v); }
 
 static void build_side(const merging *m, const vq_side *side, unsigned char *to, size_t at)
 {
-    if (side->codec->copy_row) {
+    if (vq_side_copies_rows(side)) {
         for (uint32_t i = 0; i < m->n_refs; i++)
             side->codec->copy_row(side->state, to, i, m->refs[i].bytes + at, m->refs[i].index);
         return;
