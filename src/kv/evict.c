@@ -279,6 +279,18 @@ void vq_evictor_cut(vq_kv *kv, uint32_t n)
         e->n_generated = 0;
 }
 
+void vq_evictor_dropped(vq_kv *kv, uint32_t layer, uint32_t head, uint32_t n)
+{
+    vq_evictor *e = kv->evict;
+    if (!sees(e) || e->choice.policy->sees == VQ_SEES_LAST)
+        return;
+    uint32_t *n_seen = &e->n_seen[layer * kv->n_kv_heads + head];
+    const uint32_t gone = n < *n_seen ? n : *n_seen;
+    float *seen = e->seen + ((size_t)layer * kv->n_kv_heads + head) * e->stride;
+    *n_seen -= gone;
+    memmove(seen, seen + gone, *n_seen * sizeof *seen);
+}
+
 void vq_evictor_appended(vq_kv *kv, uint32_t layer, uint32_t n)
 {
     if (layer == 0 && kv->evict->phase == VQ_KV_DECODE && !kv->evict->is_probing)
@@ -472,17 +484,20 @@ static void score_layer(compact_job *job)
 }
 
 /* Rows that one head of the layer keeps. */
-static uint32_t quota_of(const compact_job *job, uint32_t head)
+static uint32_t quota_of(const compact_job *job)
 {
     const vq_evictor *e = job->kv->evict;
     const vq_policy *policy = e->choice.policy;
     if (!policy->layer_budget)
         return job->budget;
-    const uint32_t n_protected = vq_evict_n_protected(e, head, &job->bounds);
-    if (n_protected >= job->budget)
+    /* Rows that there were, not those that are left: so that the layers' budgets fit together. */
+    const vq_kv_layer *l = job->l;
+    const uint32_t n_protected = job->bounds.sinks_end + l->n_rows - job->bounds.recent_from;
+    const uint32_t n = l->window && l->window < l->n_rows ? l->window : l->n_rows;
+    if (n_protected >= job->budget || n_protected >= n)
         return job->budget;
-    return n_protected + policy->layer_budget(e->state, job->layer, job->kv->n_layers, job->budget - n_protected,
-                                              e->n_live[head] - n_protected);
+    return n_protected +
+           policy->layer_budget(e->state, job->layer, job->kv->n_layers, job->budget - n_protected, n - n_protected);
 }
 
 /* Whether the layer holds more than it may. */
@@ -499,7 +514,7 @@ static bool is_over(const compact_job *job)
         for (uint32_t i = 0; i < e->n_live[h] && pos[i] < job->bounds.seen_from; i++)
             n--;
         all += n;
-        over |= !e->choice.policy->is_flat && n > quota_of(job, h);
+        over |= !e->choice.policy->is_flat && n > quota_of(job);
     }
     return e->choice.policy->is_flat ? all > (uint64_t)job->budget * kv->n_kv_heads : over;
 }
@@ -541,7 +556,7 @@ static vq_status compact_layer(compact_job *job, uint64_t *n_evicted, vq_error *
         vq_evict_choose_flat(e, kv->n_kv_heads, &job->bounds, job->budget, e->choice.policy->floor);
     for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
         if (!e->choice.policy->is_flat)
-            vq_evict_choose(e, h, &job->bounds, quota_of(job, h));
+            vq_evict_choose(e, h, &job->bounds, quota_of(job));
         const uint64_t *keep = e->keep + h * (e->stride / 64 + 1);
         *n_evicted += e->n_live[h] - n_kept(keep, e->n_live[h]);
         close_ranks(kv, job->layer, h, keep);

@@ -5,6 +5,7 @@
 #ifndef VQ_KV_EVICT_H
 #define VQ_KV_EVICT_H
 
+#include "base/cursor.h"
 #include "kv/kv_inner.h"
 #include "kv/policies/policy.h"
 
@@ -52,10 +53,21 @@ void vq_evictor_close(vq_evictor *e);
 /* What the policy of a cache has seen, to a cache of the same kind with the same rows. */
 void vq_evictor_copy(const vq_kv *from, vq_kv *to);
 
-/* n rows were appended to a layer; attention has run for the last n rows; rows from n on were dropped. */
+/* n rows were appended to a layer; attention has run for the last n rows; rows from n on were dropped; the first n rows
+ * of a head that count left the window. */
 void vq_evictor_appended(vq_kv *kv, uint32_t layer, uint32_t n);
 void vq_evictor_attended(vq_kv *kv, uint32_t layer, const float *q, uint32_t n);
 void vq_evictor_cut(vq_kv *kv, uint32_t n);
+void vq_evictor_dropped(vq_kv *kv, uint32_t layer, uint32_t head, uint32_t n);
+
+/* evict_file.c: the policy and what it has seen, for saved caches.  Checks leave a cursor that ran out bad. */
+typedef void (*vq_evict_put)(void *arg, const void *bytes, size_t n);
+void vq_evictor_put_choice(const vq_kv *kv, vq_evict_put put, void *arg);
+void vq_evictor_put_state(const vq_kv *kv, vq_evict_put put, void *arg);
+vq_status vq_evictor_check_choice(const vq_kv *kv, const char *name, vq_cursor *c, vq_error *err);
+vq_status vq_evictor_check_state(const vq_kv *kv, const vq_kv_layer *layers, const char *name, vq_cursor *c,
+                                 vq_error *err);
+void vq_evictor_load_state(vq_kv *kv, vq_cursor *c); /* that was checked */
 
 static inline bool vq_policy_renumbers(const vq_policy_choice *c) { return c->policy->renumbers && c->values[0] != 0; }
 /* How queries are to be turned for the sinks of a layer, and by how many positions back; NULL: not at all. */

@@ -133,9 +133,10 @@ static void weigh_batch(void *arg, uint32_t index, uint32_t thread)
         if (!live)
             continue;
         uint32_t pos[VQ_PAGE_ROWS];
-        for (uint32_t i = 0; i < n_coded; i++)
-            pos[i] = l->first_pos + vq_kv_page_row(page, i);
-        const vq_rows rows = {.pos = pos, .live = live, .n = n_coded};
+        const uint32_t n_whole = vq_kv_whole_granules(n_coded);
+        for (uint32_t i = 0; i < n_whole; i++)
+            pos[i] = l->first_pos + vq_kv_page_row(page, i < n_coded ? i : n_coded - 1);
+        const vq_rows rows = {.pos = pos, .live = live, .n = n_whole};
         vq_side_score(&h->k, page->bytes, &rows, s->prepared, n_queries, s->scores);
         at = spread(s->scores, n_queries, live, w, e->stride, at);
     }

@@ -64,9 +64,13 @@ static void drop_pages(vq_kv *kv, vq_kv_layer *l)
     l->gone = seen;
     for (uint32_t i = 0; i < kv->n_kv_heads; i++) {
         vq_kv_head *h = &l->heads[i];
-        uint32_t n = 0;
-        for (; n < h->n_pages && vq_kv_page_end(&h->pages[n]) <= seen; n++)
+        uint32_t n = 0, n_rows = 0;
+        for (; n < h->n_pages && vq_kv_page_end(&h->pages[n]) <= seen; n++) {
+            n_rows += (uint32_t)__builtin_popcountll(h->pages[n].live);
             vq_kv_page_give(kv, l, &h->pages[n]);
+        }
+        if (kv->evict && n_rows > 0)
+            vq_evictor_dropped(kv, (uint32_t)(l - kv->layers), i, n_rows);
         h->n_pages -= n;
         h->first_index += n;
         memmove(h->pages, h->pages + n, h->n_pages * sizeof *h->pages);

@@ -233,10 +233,12 @@ static void run_pages(const attend_job *job, const tile *t, uint32_t head, const
             const uint64_t live = page->live & vq_low_bits(n);
             if (!live || vq_kv_page_end(page) <= t->first_row)
                 continue;
-            for (uint32_t i = 0; i < n; i++)
-                pos[n_blocks][i] = l->first_pos + vq_kv_page_row(page, i);
+            const uint32_t n_whole = vq_kv_whole_granules(n);
+            for (uint32_t i = 0; i < n_whole; i++)
+                pos[n_blocks][i] = l->first_pos + vq_kv_page_row(page, i < n ? i : n - 1);
             const vq_kv_page *next = p + far < end_page ? page + far : NULL;
-            rows[n_blocks] = (vq_rows){.pos = pos[n_blocks], .live = live, .n = n, .next = next ? next->bytes : NULL};
+            rows[n_blocks] =
+                (vq_rows){.pos = pos[n_blocks], .live = live, .n = n_whole, .next = next ? next->bytes : NULL};
             vq_side_score(&h->k, page->bytes, &rows[n_blocks], prepared, t->n_queries, s->scores + n_blocks * n_scores);
             set_page_live(job, t, page, n, live, s->live + (size_t)n_blocks * t->n_queries);
             pages[n_blocks++] = page;

@@ -1,10 +1,12 @@
 /* Saved caches.  All numbers are little-endian.
  *
  *     magic        8 bytes    "VQ-CACHE"
- *     version      u32        3
+ *     version      u32        4
  *     n_fields     u32        11
  *     fields       u64 each   n_layers n_heads n_kv_heads d_k d_v exact seed model_hash, f32 bits of scale rope_base,
  *                             calibration_hash (0: none)
+ *     evict        n u32, n bytes of the policy's name; unless n is 0: n_options u32, f64 each, budget f64, and u32
+ *                             each is_percent sinks recent every prompt
  *     for each layer:
  *       keys       method     n u32, n bytes of name, format u32, n_options u32, f64 each
  *       values     method
@@ -20,6 +22,7 @@
  *       sinks      keys [min(S, n_rows)][d_k], values: in the type of exact rows
  *       pages      page_bytes each, those that the next query can see
  *       exact      keys [n_rows - coded_end][d_k], values
+ *     evict        state of the policy (evict_file.c), then zeros to a multiple of 64
  *     checksum     u64        XXH64 of all before, seed 0
  *
  * A file is checked to its last byte before the cache is touched; then its pages are taken from a store of their own,
@@ -32,13 +35,14 @@
 #include <xxhash.h>
 
 #include "base/cursor.h"
+#include "kv/evict.h"
 #include "kv/kv_inner.h"
 #include "kv/save.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "rows are written as they lie in memory");
 
 static const char magic[8] = {'V', 'Q', '-', 'C', 'A', 'C', 'H', 'E'};
-enum { VERSION = 3, N_FIELDS = 11, N_LAYER_FIELDS = 6, ALIGN = 64, HAS_OFFSETS = 1, IS_RECODED = 2 };
+enum { VERSION = 4, N_FIELDS = 11, N_LAYER_FIELDS = 6, ALIGN = 64, HAS_OFFSETS = 1, IS_RECODED = 2 };
 
 /* What has to be equal in the file and in the cache. */
 typedef struct field {
@@ -96,6 +100,8 @@ static void put(writer *w, const void *bytes, size_t n)
     w->n_bytes += n;
     w->status = vq_file_writer_write(w->file, bytes, n, w->err);
 }
+
+static void put_any(void *w, const void *bytes, size_t n) { put(w, bytes, n); }
 
 static void put_u32(writer *w, uint32_t x) { put(w, &x, sizeof x); }
 
@@ -179,6 +185,7 @@ vq_status vq_kv_write(const vq_kv *kv, vq_file_writer *file, vq_error *err)
     put_u32(&w, VERSION);
     fields_of(kv, f);
     put_fields(&w, f, N_FIELDS);
+    vq_evictor_put_choice(kv, put_any, &w);
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         const vq_kv_layer *l = &kv->layers[i];
         put_method(&w, &l->keys);
@@ -194,6 +201,8 @@ vq_status vq_kv_write(const vq_kv *kv, vq_file_writer *file, vq_error *err)
     for (uint32_t i = 0; i < kv->n_layers; i++)
         for (uint32_t h = 0; h < kv->n_kv_heads; h++)
             put_head(&w, kv, &kv->layers[i], h);
+    vq_evictor_put_state(kv, put_any, &w);
+    pad(&w);
     put_u64(&w, XXH64_digest(&w.hash));
     return w.status;
 }
@@ -397,6 +406,8 @@ static vq_status check_heads(reader *r, const vq_kv *kv, const vq_kv_layer *laye
     for (uint32_t i = 0; i < kv->n_layers && !r->c.bad; i++)
         for (uint32_t h = 0; h < kv->n_kv_heads && !r->c.bad; h++)
             VQ_TRY(check_head(r, kv, &layers[i], &sizes->n_pages[i * kv->n_kv_heads + h], &sizes->n_offsets));
+    VQ_TRY(vq_evictor_check_state(kv, layers, r->name, &r->c, r->err));
+    take_padding(r);
     return VQ_OK;
 }
 
@@ -423,6 +434,7 @@ static vq_status read_header(reader *r, const vq_kv *kv, vq_kv_layer *layers, fi
     field f[N_FIELDS];
     fields_of(kv, f);
     VQ_TRY(check_fields(r, "", f, N_FIELDS));
+    VQ_TRY(vq_evictor_check_choice(kv, r->name, &r->c, r->err));
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         char where[32];
         snprintf(where, sizeof where, "layer %u: ", i);
@@ -545,6 +557,7 @@ static vq_status replace(reader *r, vq_kv *kv, const vq_kv_layer *layers, const 
             for (uint32_t h = 0; h < kv->n_kv_heads; h++)
                 read_head(r, kv, &kv->layers[i], h, &t);
         }
+        vq_evictor_load_state(kv, &r->c);
         if (base)
             vq_kv_add_file_base(kv, base, map);
     } else {

@@ -156,6 +156,10 @@ static inline uint32_t vq_kv_page_below(const vq_kv_page *p, uint32_t row)
     return n;
 }
 
+/* How many rows kernels are told of: whole granules.  What lies behind a merged page's last row is zeros or old codes;
+ * no mask has its bits. */
+static inline uint32_t vq_kv_whole_granules(uint32_t n) { return (n + VQ_GRANULE - 1) / VQ_GRANULE * VQ_GRANULE; }
+
 /* The lowest n bits, n <= 64. */
 static inline uint64_t vq_low_bits(uint32_t n) { return n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX; }
 
