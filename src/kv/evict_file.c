@@ -109,7 +109,8 @@ void vq_evictor_put_state(const vq_kv *kv, vq_evict_put put, void *arg)
 }
 
 /* Walks over the state, and takes it in when `load`. */
-static vq_status walk(const vq_kv *kv, const vq_kv_layer *layers, const char *name, vq_cursor *c, bool load, vq_error *err)
+static vq_status walk(const vq_kv *kv, const vq_kv_layer *layers, const char *name, vq_cursor *c, bool load,
+                      vq_error *err)
 {
     vq_evictor *e = kv->evict;
     const uint32_t phase = vq_cursor_u32(c), n_generated = vq_cursor_u32(c);
@@ -150,7 +151,8 @@ static vq_status walk(const vq_kv *kv, const vq_kv_layer *layers, const char *na
     return VQ_OK;
 }
 
-vq_status vq_evictor_check_state(const vq_kv *kv, const vq_kv_layer *layers, const char *name, vq_cursor *c, vq_error *err)
+vq_status vq_evictor_check_state(const vq_kv *kv, const vq_kv_layer *layers, const char *name, vq_cursor *c,
+                                 vq_error *err)
 {
     return kv->evict ? walk(kv, layers, name, c, false, err) : VQ_OK;
 }

@@ -1,6 +1,7 @@
 /* Any bytes as a saved cache: refused with a message and the cache unchanged, or loaded and usable.  The method is the
  * one that the bytes name, and their checksum is put right, so that mutations get past both. */
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -10,18 +11,33 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
 
-/* The name of the first method, at its place in every file; "f16" where there is none. */
-static void method_of(const uint8_t *bytes, size_t n_bytes, char name[32])
+/* A name of up to 31 bytes with its length before it; "" where there is none.  Returns where it ends. */
+static size_t name_at(const uint8_t *bytes, size_t n_bytes, size_t at, char name[32])
 {
-    enum { AT = 8 + 4 + 4 + 11 * 8 };
     uint32_t n = 0;
-    if (n_bytes >= AT + 4)
-        memcpy(&n, bytes + AT, 4);
-    strcpy(name, "f16");
-    if (n > 0 && n < 32 && n_bytes >= AT + 4 + n) {
-        memcpy(name, bytes + AT + 4, n);
-        name[n] = '\0';
+    name[0] = '\0';
+    if (n_bytes >= at + 4)
+        memcpy(&n, bytes + at, 4);
+    if (n == 0 || n >= 32 || n_bytes < at + 4 + n)
+        return at + 4;
+    memcpy(name, bytes + at + 4, n);
+    name[n] = '\0';
+    return at + 4 + n;
+}
+
+/* The names of the policy and of the first method, at their places in every file. */
+static void names_of(const uint8_t *bytes, size_t n_bytes, char policy[32], char method[32])
+{
+    enum { AT = 8 + 4 + 4 + 11 * 8, POLICY_NUMBERS = 8 + 5 * 4 };
+    size_t at = name_at(bytes, n_bytes, AT, policy);
+    uint32_t n_options = 0;
+    if (policy[0] && n_bytes >= at + 4) {
+        memcpy(&n_options, bytes + at, 4);
+        at += 4 + (size_t)(n_options & 15) * 8 + POLICY_NUMBERS;
     }
+    name_at(bytes, n_bytes, at, method);
+    if (!method[0])
+        strcpy(method, "f16");
 }
 
 static void add_rows(vq_kv *kv, uint32_t n)
@@ -31,7 +47,7 @@ static void add_rows(vq_kv *kv, uint32_t n)
         x[i] = (float)(i % 17) - 8;
     for (uint32_t l = 0; l < SHAPE_LAYERS; l++) {
         uint32_t pos[200];
-        const uint32_t held = vq_kv_read(kv, l, 0, NULL, NULL, pos);
+        const uint32_t held = vq_kv_read(kv, l, 0, NULL, NULL, pos); /* the last one may have been evicted */
         if (vq_kv_append(kv, l, held ? pos[held - 1] + 1 : 7, x, x, n, NULL) == VQ_OK &&
             vq_kv_attend(kv, l, x, n, out, NULL) != VQ_OK)
             abort();
@@ -40,9 +56,13 @@ static void add_rows(vq_kv *kv, uint32_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
 {
-    char method[32];
-    method_of(bytes, n_bytes, method);
-    const vq_kv_params p = shape_params(method);
+    char method[32], policy[32], evict[64];
+    names_of(bytes, n_bytes, policy, method);
+    vq_kv_params p = shape_params(method);
+    if (policy[0]) {
+        snprintf(evict, sizeof evict, "%s:%s", policy, SHAPE_EVICT);
+        p.evict = evict;
+    }
     vq_kv *kv;
     vq_error err = {0};
     if (vq_kv_open(&kv, &p, &err) != VQ_OK)
@@ -67,6 +87,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     add_rows(kv, 1);
     vq_kv_truncate(kv, vq_kv_n_rows(kv, 0) / 2 + 20, NULL);
     add_rows(kv, 40);
+    vq_kv_compact(kv, VQ_KV_DECODE, NULL);
+    add_rows(kv, 3);
     vq_kv_close(kv);
     free(copy);
     return 0;

@@ -4,6 +4,8 @@
 
 #include "veloxquant/kv.h"
 
+#define SHAPE_EVICT "budget=30,sinks=2,recent=5"
+
 enum { SHAPE_LAYERS = 2, SHAPE_HEADS = 2, SHAPE_KV_HEADS = 1, SHAPE_DIM = 64, SHAPE_BATCH = 150 };
 
 static inline vq_kv_params shape_params(const char *method)

@@ -10,11 +10,11 @@
 
 #include <cmocka.h>
 
-#include "support/calibration.h"
 #include "kv/codec.h"
 #include "kv/policies/policy.h"
 #include "kv/save.h"
 #include "kv_feed.h"
+#include "support/calibration.h"
 
 enum { LAYERS = 3, HEADS = 6, KV_HEADS = 2, D = 64, N = 300 };
 
@@ -85,8 +85,8 @@ static void what_fits_is_left_alone(void **state)
 {
     (void)state;
     feed want = feed_make(LAYERS, HEADS, KV_HEADS, D, D, N, 3), got = feed_make(LAYERS, HEADS, KV_HEADS, D, D, N, 3);
-    const vq_kv_params p = {.window = windows, .keys = "kivi:bits=2", .values = "turboquant-mse", .sinks = 2,
-                            .residual = 32};
+    const vq_kv_params p = {
+        .window = windows, .keys = "kivi:bits=2", .values = "turboquant-mse", .sinks = 2, .residual = 32};
     vq_kv_params plain = p;
     plain.seed = 5;
     vq_kv *kv = feed_open(&want, plain);
@@ -169,8 +169,8 @@ static void cutting_and_threads_change_nothing(void **state)
         uint32_t chunk, threads;
     } cuts[] = {{7, 1}, {40, 3}, {200, 2}};
     for (size_t i = 0; i < vq_n_policies; i++) {
-        vq_kv_params p = {.window = windows, .keys = "turboquant-prod", .values = "kivi:bits=4", .sinks = 2,
-                          .residual = 20};
+        vq_kv_params p = {
+            .window = windows, .keys = "turboquant-prod", .values = "kivi:bits=4", .sinks = 2, .residual = 20};
         static const char options[] = "budget=40%,every=16,prompt=96";
         vq_kv *kv = open_with(&want, i, options, p);
         run(&want, kv, 0, 200, 1, VQ_KV_PROMPT);
@@ -241,8 +241,8 @@ static void evicting_is_a_mask(void **state)
     (void)state;
     feed f = feed_make(LAYERS, HEADS, KV_HEADS, D, D, N, 6);
     for (size_t i = 0; i < vq_n_policies; i++) {
-        const vq_kv_params p = {.window = windows, .keys = "f32", .values = "f32", .sinks = 2, .residual = 20,
-                                .exact = VQ_KV_EXACT_F32};
+        const vq_kv_params p = {
+            .window = windows, .keys = "f32", .values = "f32", .sinks = 2, .residual = 20, .exact = VQ_KV_EXACT_F32};
         vq_kv *kv = open_with(&f, i, "budget=50,prompt=60,every=30", p);
         static uint32_t kept[LAYERS][KV_HEADS][N];
         uint32_t n_kept[LAYERS][KV_HEADS] = {{0}}, from = 0;
@@ -281,8 +281,12 @@ static void every_policy_runs_on_every_codec(void **state)
         for (size_t i = 0; i < vq_n_policies; i++) {
             char text[100];
             snprintf(text, sizeof text, "%s:budget=25%%,every=16,prompt=64", vq_policies[i]->name);
-            vq_kv *kv = feed_open(&f, (vq_kv_params){.keys = vq_codecs[c]->name, .values = vq_codecs[c]->name,
-                                                     .sinks = 0, .residual = 0, .evict = text, .calibration = small});
+            vq_kv *kv = feed_open(&f, (vq_kv_params){.keys = vq_codecs[c]->name,
+                                                     .values = vq_codecs[c]->name,
+                                                     .sinks = 0,
+                                                     .residual = 0,
+                                                     .evict = text,
+                                                     .calibration = small});
             run(&f, kv, 0, 128, 50, VQ_KV_PROMPT);
             run(&f, kv, 128, SHORT, 1, VQ_KV_DECODE);
             for (size_t at = 0; at < feed_out_bytes(&f) / sizeof(float); at++)
@@ -308,7 +312,8 @@ static void memory_falls(void **state)
     for (size_t c = 0; c < vq_n_codecs; c++) {
         if (!vq_codecs[c]->copy_row)
             continue;
-        vq_kv_params p = {.keys = vq_codecs[c]->name, .values = vq_codecs[c]->name, .sinks = 0, .residual = 0, .seed = 5};
+        vq_kv_params p = {
+            .keys = vq_codecs[c]->name, .values = vq_codecs[c]->name, .sinks = 0, .residual = 0, .seed = 5};
         vq_calibration *small = make_calibration(1, 2, 2, D, D);
         p.calibration = small;
         vq_kv *plain = feed_open(&f, p);
@@ -329,11 +334,13 @@ static void memory_falls(void **state)
             const double most = 1.25 * (double)after.n_packed_rows / 64 * (double)page + 2.0 * (double)page;
             if ((double)(after.codes + after.scales) > most)
                 fail_msg("%s at %u rows: pages take %llu bytes for %llu rows, at most %g", vq_codecs[c]->name, n,
-                         (unsigned long long)(after.codes + after.scales), (unsigned long long)after.n_packed_rows, most);
+                         (unsigned long long)(after.codes + after.scales), (unsigned long long)after.n_packed_rows,
+                         most);
             if (n < LONG)
                 feed_run(&f, kv, n, n + 50, 50);
         }
-        const uint64_t was = before.codes + before.scales + before.reserved, is = after.codes + after.scales + after.reserved;
+        const uint64_t was = before.codes + before.scales + before.reserved,
+                       is = after.codes + after.scales + after.reserved;
         if (is > was * 3 / 4 && before.codes > before.reserved)
             fail_msg("%s: %llu bytes of pages and free room, %llu before", vq_codecs[c]->name, (unsigned long long)is,
                      (unsigned long long)was);
@@ -351,8 +358,8 @@ static void evicted_caches_fork_save_and_load(void **state)
     static const char path[] = "test_evict_laws.cache", options[] = "budget=30%,every=16";
     for (size_t i = 0; i < vq_n_policies; i++) {
         vq_error err;
-        const vq_kv_params p = {.window = windows, .keys = "turboquant-mse:bits=3", .values = "kivi", .sinks = 2,
-                                .residual = 20};
+        const vq_kv_params p = {
+            .window = windows, .keys = "turboquant-mse:bits=3", .values = "kivi", .sinks = 2, .residual = 20};
         vq_kv *kv = open_with(&want, i, options, p), *fork, *loaded = open_with(&got, i, options, p);
         run(&want, kv, 0, 200, 50, VQ_KV_PROMPT);
         run(&want, kv, 200, 233, 1, VQ_KV_DECODE);
@@ -445,15 +452,14 @@ static void weights_are_those_of_real_queries(void **state)
         const char *name;
         uint32_t first; /* query */
         bool layer, pool;
-    } cases[] = {{"h2o", 0, false, false},
-                 {"tova", TRUTH - 1, true, false},
-                 {"snapkv", TRUTH - 32, false, true}};
+    } cases[] = {{"h2o", 0, false, false}, {"tova", TRUTH - 1, true, false}, {"snapkv", TRUTH - 32, false, true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (uint32_t chunk = 20; chunk <= TRUTH; chunk += 130) {
             char text[100];
             snprintf(text, sizeof text, "%s:budget=40,sinks=0,recent=0", cases[i].name);
-            vq_kv *kv = feed_open(&f, (vq_kv_params){.keys = "f32", .values = "f32", .exact = VQ_KV_EXACT_F32,
-                                                     .residual = 30, .evict = text});
+            vq_kv *kv = feed_open(
+                &f, (vq_kv_params){
+                        .keys = "f32", .values = "f32", .exact = VQ_KV_EXACT_F32, .residual = 30, .evict = text});
             run(&f, kv, 0, TRUTH, chunk, VQ_KV_PROMPT);
             for (uint32_t h = 0; h < KV_HEADS; h++) {
                 const uint32_t group = HEADS / KV_HEADS;
@@ -505,8 +511,14 @@ static void wrong_texts_are_named(void **state)
         {"streaming:renumber=1", "streaming: renumber=1 needs to know how positions turn queries"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const vq_kv_params p = {.n_layers = 1, .n_heads = 2, .n_kv_heads = 1, .d_k = D, .d_v = D, .n_ctx = 8,
-                                .n_batch = 8, .evict = cases[i].text};
+        const vq_kv_params p = {.n_layers = 1,
+                                .n_heads = 2,
+                                .n_kv_heads = 1,
+                                .d_k = D,
+                                .d_v = D,
+                                .n_ctx = 8,
+                                .n_batch = 8,
+                                .evict = cases[i].text};
         vq_kv *kv = (vq_kv *)&f;
         vq_error err = {0};
         if (vq_kv_open(&kv, &p, &err) != VQ_ERR_ARG || kv || !strstr(err.text, cases[i].says))
