@@ -21,9 +21,9 @@ typedef struct vq_attention_kernels {
     void (*score_f32)(const float *q, uint32_t q_stride, uint32_t nq, const float *k, uint32_t n, uint32_t d,
                       float *out, uint32_t out_stride);
 
-    /* The same for a block stored by columns, k [d][VQ_BLOCK_ROWS], of which the first n rows (a multiple of 16) count;
-     * rows of q are q_stride floats apart, rows of out VQ_BLOCK_ROWS.  `next` is what will be read next in the same
-     * way, to be fetched meanwhile, or NULL. */
+    /* The same for a block stored by columns, k [d][VQ_BLOCK_ROWS], of which the first n rows count (others may
+     * get a score too); rows of q are q_stride floats apart, rows of out VQ_BLOCK_ROWS.  `next` is what will be read
+     * next in the same way, to be fetched meanwhile, or NULL. */
     void (*score_cols_f16)(const float *q, uint32_t q_stride, uint32_t nq, const uint16_t *k, uint32_t n, uint32_t d,
                            float *out, const void *next);
     void (*score_cols_bf16)(const float *q, uint32_t q_stride, uint32_t nq, const uint16_t *k, uint32_t n, uint32_t d,

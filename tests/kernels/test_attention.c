@@ -332,7 +332,7 @@ static void run_tier(void **state)
                     check_score(&s, type, dims[i], row_counts[n], query_counts[j]);
                     check_mix(&s, type, dims[i], row_counts[n], query_counts[j]);
                 }
-                check_cols(&s, type, dims[i], (uint32_t)((i + j) % 4 + 1) * 16, query_counts[j]);
+                check_cols(&s, type, dims[i], (uint32_t)(i * 23 + j * 16) % VQ_BLOCK_ROWS + 1, query_counts[j]);
             }
     for (int i = 0; i < 50; i++)
         check_softmax(&s);

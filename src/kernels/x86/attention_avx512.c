@@ -115,6 +115,7 @@ INLINE void score_block(kind t, const float *q, uint32_t q_stride, uint32_t nq, 
 INLINE void score_cols(kind t, const float *q, uint32_t q_stride, uint32_t nq, const void *k, uint32_t n, uint32_t d,
                        float *out, const void *next)
 {
+    n = (n + LANES - 1) / LANES * LANES; /* there is room for whole vectors in the block and in out */
     if (t == F32 || nq < WIDEN_FROM) {
         score_block(t, q, q_stride, nq, k, VQ_BLOCK_ROWS, n, d, out, true, next);
         return;
