@@ -71,7 +71,7 @@ static vq_windows window_of(const struct job *j, const eval_text *t, size_t i)
                         .n = n,
                         .n_ctx = n,
                         .skip = j->args->skip,
-                        .one_by_one = true,
+                        .decodes = true,
                         .any_text = j->args->any_text};
 }
 

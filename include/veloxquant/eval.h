@@ -13,10 +13,10 @@ typedef struct vq_windows {
     size_t n;
     uint32_t n_ctx, skip;
     size_t most; /* windows at most; 0: all */
-    /* The tokens from `skip` on go through the (tested) sessions one at a time, as generated ones, after the first ones
-     * as a prompt.  Sessions whose cache evicts always work so: in one pass nothing would be evicted before the end.
-     * Others give the same figures either way. */
-    bool one_by_one;
+    /* The tokens from `skip` on go through the (tested) sessions as generated ones (vq_session_decode), after the first
+     * ones as a prompt.  Sessions whose cache evicts always work so: in one pass nothing would be evicted before the
+     * end.  Others give the same figures either way. */
+    bool decodes;
     /* By default a text that repeats itself, or on which the (reference) model's perplexity is below 2, is refused
      * (VQ_ERR_VALUE): on a looped paragraph any cache looks perfect. */
     bool any_text;

@@ -93,9 +93,9 @@ static vq_status check_room(const vq_session *s, const vq_windows *w, vq_error *
     return VQ_OK;
 }
 
-/* A single pass over a cache that evicts would show perplexities of the whole cache: nothing is dropped before the end
- * of a prompt. */
-static bool goes_singly(vq_session *s, bool asked)
+/* Whether tokens are run as generated ones.  A single pass over a cache that evicts would show perplexities of the
+ * whole cache: nothing is dropped before the end of a prompt. */
+static bool generates(vq_session *s, bool asked)
 {
     return asked || vq_kv_compact_step(vq_session_kv(s), VQ_KV_DECODE) > 0;
 }
@@ -106,6 +106,7 @@ struct scoring {
     size_t n_vocab;
     const int32_t *ids; /* [n_ctx] of this window */
     size_t n_ctx;
+    size_t before; /* tokens of the window that came in an earlier call */
     vq_moments nll;
     vq_eval_fn progress;
     void *arg;
@@ -115,22 +116,12 @@ struct scoring {
 static bool score_next(void *arg, size_t index, const float *logits)
 {
     struct scoring *c = arg;
+    index += c->before;
     if (index + 1 >= c->n_ctx)
         return true; /* the last token predicts one of another window */
     const double nll = log_sum_exp(&c->kernels, logits, c->n_vocab) - (double)logits[c->ids[index + 1]];
     vq_moments_add(&c->nll, nll);
     return !c->progress || c->progress(c->arg, (size_t)c->nll.n, c->n_scored, nll);
-}
-
-static vq_status score_one_by_one(vq_session *s, struct scoring *c, size_t first, vq_error *err)
-{
-    VQ_TRY(vq_session_eval(s, c->ids, first, NULL, 0, NULL, err));
-    for (size_t i = first; i + 1 < c->n_ctx; i++) {
-        VQ_TRY(vq_session_decode(s, c->ids + i, 1, NULL, 0, NULL, err));
-        if (!score_next(c, i, vq_session_logits(s)))
-            return vq_fail(err, VQ_ERR_CANCELLED, "cancelled after %zu of %zu tokens", (size_t)c->nll.n, c->n_scored);
-    }
-    return VQ_OK;
 }
 
 vq_status vq_eval_perplexity(vq_session *s, const vq_windows *w, vq_eval_fn progress, void *arg, vq_moments *nll,
@@ -157,10 +148,14 @@ vq_status vq_eval_perplexity(vq_session *s, const vq_windows *w, vq_eval_fn prog
         window_ids(w, i, vq_model_tokenizer(model), ids);
         status = vq_session_truncate(s, 0, err);
         /* the last token predicts nothing that is scored, so it is not evaluated */
-        if (status == VQ_OK && !goes_singly(s, w->one_by_one))
-            status = vq_session_eval(s, ids, w->n_ctx - 1, score_next, first, &c, err);
+        const bool decodes = generates(s, w->decodes);
+        c.before = decodes ? first : 0;
+        if (status == VQ_OK && decodes)
+            status = vq_session_eval(s, ids, first, NULL, 0, NULL, err);
+        if (status == VQ_OK && decodes)
+            status = vq_session_decode(s, ids + first, w->n_ctx - 1 - first, score_next, 0, &c, err);
         else if (status == VQ_OK)
-            status = score_one_by_one(s, &c, first, err);
+            status = vq_session_eval(s, ids, w->n_ctx - 1, score_next, first, &c, err);
     }
     free(ids);
     if (status == VQ_OK)
@@ -196,7 +191,7 @@ struct compare_call {
     float_rows expected, seen; /* [STEP][n_vocab] */
     size_t first;              /* token of a window whose logits are the first to count */
     size_t n_scored;
-    bool one_by_one;
+    bool decodes;
     vq_eval_fn progress;
     void *arg;
     vq_comparison *sums; /* [n_tested] */
@@ -219,16 +214,12 @@ static vq_status compare_rows(struct compare_call *c, vq_session *s, const int32
                               const struct reference_row *known, vq_comparison *sum, vq_error *err)
 {
     const size_t n_vocab = c->seen.width;
-    if (!goes_singly(s, c->one_by_one)) {
+    if (generates(s, c->decodes))
+        VQ_TRY(vq_session_decode(s, ids, n, keep_row, 0, &c->seen, err));
+    else
         VQ_TRY(vq_session_eval(s, ids, n, keep_row, 0, &c->seen, err));
-        for (size_t i = 0; i < n; i++)
-            compare_row(c, c->expected.at + i * n_vocab, c->seen.at + i * n_vocab, ids[i + 1], &known[i], sum);
-        return VQ_OK;
-    }
-    for (size_t i = 0; i < n; i++) {
-        VQ_TRY(vq_session_decode(s, ids + i, 1, NULL, 0, NULL, err));
-        compare_row(c, c->expected.at + i * n_vocab, vq_session_logits(s), ids[i + 1], &known[i], sum);
-    }
+    for (size_t i = 0; i < n; i++)
+        compare_row(c, c->expected.at + i * n_vocab, c->seen.at + i * n_vocab, ids[i + 1], &known[i], sum);
     return VQ_OK;
 }
 
@@ -295,7 +286,7 @@ vq_status vq_eval_compare(vq_session *reference, vq_session *const *tested, size
                                 .n_tested = n_tested,
                                 .first = w->skip < 1 ? 0 : w->skip - 1,
                                 .n_scored = n_scored,
-                                .one_by_one = w->one_by_one,
+                                .decodes = w->decodes,
                                 .progress = progress,
                                 .arg = arg,
                                 .sums = calloc(n_tested, sizeof(vq_comparison))};

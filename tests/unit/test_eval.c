@@ -149,7 +149,7 @@ static void against_formulas(void **state)
         assert_near(c.same_top.mean, same / n, 1e-12, "same top");
         /* no bit may depend on how the tokens are cut, so one by one gives the very same figures */
         vq_windows singly = windows;
-        singly.one_by_one = true;
+        singly.decodes = true;
         vq_moments single_nll = {0};
         vq_comparison single = {0};
         assert_int_equal(vq_eval_perplexity(a, &singly, NULL, NULL, &single_nll, NULL), VQ_OK);
@@ -182,15 +182,33 @@ static void evicting(void **state)
     if (vq_session_open(&s, m, &params, &err) != VQ_OK)
         fail_msg("%s", err.text);
     vq_windows w = {.ids = ids, .n = N, .n_ctx = WINDOW, .skip = 24};
-    vq_moments pass = {0}, singly = {0};
+    vq_moments pass = {0}, singly = {0}, by_hand = {0};
     vq_comparison compared = {0};
     assert_int_equal(vq_eval_perplexity(s, &w, NULL, NULL, &pass, &err), VQ_OK);
     assert_int_equal(vq_eval_compare(whole, &s, 1, &w, NULL, NULL, &compared, &err), VQ_OK);
-    w.one_by_one = true;
+    w.decodes = true;
     assert_int_equal(vq_eval_perplexity(s, &w, NULL, NULL, &singly, &err), VQ_OK);
     assert_memory_equal(&pass, &singly, sizeof pass);
     assert_memory_equal(&compared.nll, &singly, sizeof singly);
     assert_true(compared.kl.mean > 1e-4); /* what was dropped is missed */
+
+    /* and they are those of tokens that come one by one */
+    const size_t n_vocab = vq_model_get_info(m)->n_vocab;
+    for (size_t i = 0; i < N / WINDOW; i++) {
+        const int32_t *at = ids + i * WINDOW;
+        assert_int_equal(vq_session_truncate(s, 0, &err), VQ_OK);
+        assert_int_equal(vq_session_eval(s, at, 23, NULL, 0, NULL, &err), VQ_OK);
+        for (size_t k = 23; k + 1 < WINDOW; k++) {
+            assert_int_equal(vq_session_decode(s, at + k, 1, NULL, 0, NULL, &err), VQ_OK);
+            const float *logits = vq_session_logits(s);
+            double sum = 0;
+            for (size_t v = 0; v < n_vocab; v++)
+                sum += exp((double)logits[v]);
+            vq_moments_add(&by_hand, log(sum) - (double)logits[at[k + 1]]);
+        }
+    }
+    assert_int_equal(by_hand.n, singly.n);
+    assert_near(singly.mean, by_hand.mean, 1e-6, "nll of generated tokens");
     vq_session_close(s);
     vq_session_close(whole);
     vq_model_close(m);
