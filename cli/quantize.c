@@ -12,10 +12,10 @@
 struct args {
     float bits;
     cli_texts rules;
-    const char *embeddings, *rotation, *json;
+    const char *embeddings, *rotation, *json, *feedback;
     bool keep_rotation, quiet;
     int64_t seed;
-    uint32_t n_threads;
+    uint32_t n_threads, n_tokens;
 };
 
 #define AT(field) offsetof(struct args, field)
@@ -34,6 +34,11 @@ static const cli_option options[] = {
     {0, "persist-rotation", CLI_FLAG, AT(keep_rotation), NULL,
      "keep qr rotations in the file: larger, opens at once; without it they are drawn at every opening", 0, 0},
     {0, "seed", CLI_WHOLE, AT(seed), "N", "of the rotations (default 0)", 0, 9007199254740992.0},
+    {0, "feedback", CLI_TEXT, AT(feedback), "TEXT",
+     "a text like those the model will see: values are coded so that products on it stay near, not each value alone; "
+     "slower, and needs the model to run",
+     0, 0},
+    {0, "feedback-tokens", CLI_COUNT, AT(n_tokens), "N", "tokens of that text at most", 64, 1048576},
     {'t', "threads", CLI_COUNT, AT(n_threads), "N", "threads (default: all cores that this process may use)", 1, 1024},
     {'q', "quiet", CLI_FLAG, AT(quiet), NULL, "no table of tensors at the end", 0, 0},
     {0, "json", CLI_TEXT, AT(json), "FILE", "write the table, with machine and command, as JSON", 0, 0},
@@ -45,6 +50,7 @@ static const char ending[] = "Examples:\n"
                              "  veloxquant quantize model-f16.gguf model.vqr --bits 3.5 --embeddings 8\n"
                              "  veloxquant quantize ./Qwen3-0.6B qwen3.vqr --bits 4 --embeddings 8\n"
                              "  veloxquant quantize model-f16.gguf model.vqr --rotation qr --persist-rotation\n"
+                             "  veloxquant quantize model-f16.gguf model.vqr --bits 2 --feedback book.txt\n"
                              "  veloxquant generate -m model.vqr -p \"Once upon a time\"\n";
 
 /* ---- while it runs ---- */
@@ -174,6 +180,29 @@ static int write_json(const run *r, const struct args *a, double seconds, int ar
     return cli_json_write(a->json, all);
 }
 
+/* The source as a model, and its text. */
+static vq_status open_feedback(vq_quantize_params *p, const struct args *a, const char *from, vq_model **model,
+                               int32_t **ids, vq_error *err)
+{
+    char *text;
+    size_t n_bytes, n;
+    if (!cli_read_file(a->feedback, &text, &n_bytes)) {
+        err->status = VQ_ERR_IO;
+        snprintf(err->text, sizeof err->text, "--feedback: no text");
+        return VQ_ERR_IO;
+    }
+    vq_status status = vq_model_open(model, from, err);
+    if (status == VQ_OK)
+        status = vq_tokenize(vq_model_tokenizer(*model), text, n_bytes, VQ_TOKENIZE_BOS, ids, &n, err);
+    free(text);
+    if (status == VQ_OK) {
+        p->model = *model;
+        p->ids = *ids;
+        p->n_ids = n < a->n_tokens ? n : a->n_tokens;
+    }
+    return status;
+}
+
 static int quantize(const struct args *a, const cli_page *page, const char *from, const char *to, int argc, char **argv)
 {
     vq_error err;
@@ -209,6 +238,10 @@ static int quantize(const struct args *a, const cli_page *page, const char *from
     p.user = &r;
     vq_status status = vq_pool_open(&pool, a->n_threads, &err);
     p.pool = pool;
+    vq_model *model = NULL;
+    int32_t *ids = NULL;
+    if (status == VQ_OK && a->feedback)
+        status = open_feedback(&p, a, from, &model, &ids, &err);
     warn_of_quantised(g);
     cli_progress_start(&r.progress, "quantize");
     const double start = cli_seconds();
@@ -230,6 +263,8 @@ static int quantize(const struct args *a, const cli_page *page, const char *from
         result = status == VQ_ERR_ARG ? cli_usage(page, "%s", err.text) : cli_fail_with(&err);
     }
     free(r.rows);
+    vq_free(ids);
+    vq_model_close(model);
     vq_pool_close(pool);
     vq_gguf_close(g);
     return result;
@@ -237,7 +272,7 @@ static int quantize(const struct args *a, const cli_page *page, const char *from
 
 int cli_quantize(int argc, char **argv)
 {
-    struct args a = {.bits = 4, .embeddings = "keep", .rotation = "hadamard"};
+    struct args a = {.bits = 4, .n_tokens = 8192, .embeddings = "keep", .rotation = "hadamard"};
     const cli_group groups[] = {{"Options", options, sizeof options / sizeof options[0], &a}};
     const cli_page page = {
         "quantize",

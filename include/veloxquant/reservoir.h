@@ -46,8 +46,16 @@ typedef struct vq_quantize_params {
     bool qr;             /* the input is rotated by Haar matrices, O(n^2); otherwise by Hadamard blocks, O(n log n) */
     bool keep_rotations; /* qr only: put them into the file; otherwise opening draws them again */
     uint64_t seed;       /* at most INT64_MAX */
-    vq_pool *pool;       /* may be NULL; bytes don't depend on it */
-    vq_work_fn work;     /* in bytes of the source; may be NULL */
+    /* Error feedback: the source as an open model, and a text of at least 64 tokens.  Values are coded one after the
+     * other, each moved by what the ones before it have lost, so that the products on such texts are nearer.  Costs
+     * runs of the text through the model, and memory for moments: feedback_bytes (0: 256 MiB), one n x n matrix at
+     * least. NULL: each value to the nearest code. */
+    const vq_model *model;
+    const int32_t *ids; /* [n_ids] */
+    size_t n_ids;
+    size_t feedback_bytes;
+    vq_pool *pool;                                        /* may be NULL; bytes don't depend on it */
+    vq_work_fn work;                                      /* in bytes of the source; may be NULL */
     void (*each)(void *user, const vq_quantized *tensor); /* in the order of the file; may be NULL */
     void *user;
 } vq_quantize_params;

@@ -3,6 +3,7 @@
 #include "model/quantize.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,19 +13,26 @@
 #include "formats/reservoir.h"
 #include "formats/rows.h"
 #include "model/model.h"
-#include "quant/linear.h"
+#include "quant/feedback.h"
 
 enum {
     PIECE_BYTES = 1 << 22, /* of rows as floats, and of bytes that are copied */
     MOST_WIDTHS = 64,
 };
 
+typedef struct place {
+    uint32_t layer;
+    uint64_t index;
+} place;
+
 typedef struct job {
     const vq_gguf *g;
     const vq_quantize_params *p;
+    const vq_feedback_source *feedback; /* NULL: none */
     vq_reservoir_writer *w;
     vq_codes_kernels k;
     vq_type *types;
+    place *order;                              /* [tensors] */
     vq_input_rotation *rotations[MOST_WIDTHS]; /* one for each width of a packed matrix */
     uint32_t n_rotations;
     uint64_t done, all;
@@ -39,8 +47,6 @@ typedef struct job {
     bool *fine;           /* [n_rows] all values are finite */
     vq_row_error *errors; /* [n_rows] */
 } job;
-
-void vq_quantize_params_init(vq_quantize_params *params) { *params = (vq_quantize_params){.bits = 4}; }
 
 static vq_status step(job *j, uint64_t n_bytes, vq_error *err)
 {
@@ -131,15 +137,55 @@ static uint32_t rows_of_piece(const vq_tensor *t)
 
 /* ---- 2, 3, 4 bits ---- */
 
+/* What a tensor of a layer reads; false for one that no observer shows. */
+static bool input_of(vq_str name, uint32_t *layer, vq_input_kind *kind)
+{
+    static const struct {
+        const char *name;
+        vq_input_kind kind;
+    } rows[] = {
+        {"attn_q.weight", VQ_INPUT_QKV},    {"attn_k.weight", VQ_INPUT_QKV},       {"attn_v.weight", VQ_INPUT_QKV},
+        {"attn_output.weight", VQ_INPUT_O}, {"ffn_gate.weight", VQ_INPUT_GATE_UP}, {"ffn_up.weight", VQ_INPUT_GATE_UP},
+        {"ffn_down.weight", VQ_INPUT_DOWN},
+    };
+    char text[80];
+    int used = 0;
+    snprintf(text, sizeof text, "%.*s", (int)name.n_bytes, name.at);
+    if (sscanf(text, "blk.%4u.%n", layer, &used) != 1 || !used)
+        return false;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strcmp(rows[i].name, text + used) == 0) {
+            *kind = rows[i].kind;
+            return true;
+        }
+    }
+    return false;
+}
+
+static vq_status find_factor(const job *j, const vq_linear *l, const float **out, vq_error *err)
+{
+    uint32_t layer;
+    vq_input_kind kind;
+    *out = NULL;
+    if (!j->feedback || !input_of(j->t->name, &layer, &kind))
+        return VQ_OK;
+    return j->feedback->factor(j->feedback->arg, layer, kind, l->rotation, out, err);
+}
+
 static vq_status encode(job *j, const vq_linear *l, void *data, void *scratch, double *error, vq_error *err)
 {
+    const float *factor;
+    VQ_TRY(find_factor(j, l, &factor, err));
     const uint32_t most = rows_of_piece(j->t);
     const uint64_t row_bytes = vq_type_row_bytes(j->t->type, l->n_in);
     double squares = 0, lost = 0;
     for (uint64_t first = 0; first < l->n_out; first += most) {
         const uint32_t n = l->n_out - first < most ? (uint32_t)(l->n_out - first) : most;
         VQ_TRY(read_piece(j, first, n, err));
-        vq_linear_encode(l, j->p->pool, data, (uint32_t)first, n, j->x, j->errors, scratch);
+        if (factor)
+            vq_feedback_encode(l, j->p->pool, data, (uint32_t)first, n, j->x, factor, j->errors, scratch);
+        else
+            vq_linear_encode(l, j->p->pool, data, (uint32_t)first, n, j->x, j->errors, scratch);
         for (uint32_t i = 0; i < n; i++) {
             squares += j->errors[i].squares;
             lost += j->errors[i].error;
@@ -159,7 +205,10 @@ static vq_status pack(job *j, uint32_t bits, vq_tensor *to, double *error, vq_er
                          .k = &j->k};
     to->n_bytes = vq_linear_bytes(bits, l.n_in, l.n_out);
     void *data = aligned_alloc(64, to->n_bytes);
-    void *scratch = aligned_alloc(64, (vq_linear_scratch_bytes(l.n_in, vq_pool_n_threads(j->p->pool)) + 63) / 64 * 64);
+    const uint32_t n_threads = vq_pool_n_threads(j->p->pool);
+    const size_t plain = vq_linear_scratch_bytes(l.n_in, n_threads),
+                 fed = j->feedback ? vq_feedback_scratch_bytes(l.n_in, n_threads) : 0;
+    void *scratch = aligned_alloc(64, ((plain > fed ? plain : fed) + 63) / 64 * 64);
     vq_status status = VQ_OK;
     if (data && scratch)
         status = encode(j, &l, data, scratch, error, err);
@@ -293,32 +342,62 @@ static vq_status make_room(job *j, vq_error *err)
     return VQ_OK;
 }
 
+static int compare_places(const void *a, const void *b)
+{
+    const place *x = a, *y = b;
+    return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer)
+                                : (x->index > y->index) - (x->index < y->index);
+}
+
+/* As in the file, or layer by layer where moments are made for a few layers at a time. */
+static vq_status choose_order(job *j, vq_error *err)
+{
+    const uint64_t n = j->g->n_tensors;
+    j->order = calloc(n + 1, sizeof *j->order);
+    if (!j->order)
+        return vq_fail(err, VQ_ERR_NOMEM, "no memory for %llu tensors", (unsigned long long)n);
+    for (uint64_t i = 0; i < n; i++) {
+        vq_input_kind kind;
+        j->order[i].index = i;
+        if (!j->feedback || !input_of(j->g->tensors[i].name, &j->order[i].layer, &kind))
+            j->order[i].layer = 0;
+    }
+    qsort(j->order, n, sizeof *j->order, compare_places);
+    return VQ_OK;
+}
+
 static vq_status run(job *j, const char *path, vq_error *err)
 {
+    VQ_TRY(choose_order(j, err));
     VQ_TRY(vq_quantize_plan(j->types, j->g, j->p, err));
     VQ_TRY(make_room(j, err));
     VQ_TRY(vq_reservoir_writer_open(&j->w, path, j->g, err));
     VQ_TRY(add_rotations(j, err));
     for (uint64_t i = 0; i < j->g->n_tensors; i++)
-        VQ_TRY(add_tensor(j, i, err));
+        VQ_TRY(add_tensor(j, j->order[i].index, err));
     vq_reservoir_writer *w = j->w;
     j->w = NULL;
     return vq_reservoir_writer_commit(w, err);
 }
 
-vq_status vq_quantize(const vq_gguf *source, const char *path, const vq_quantize_params *params, vq_error *err)
+vq_status vq_quantize_file(const vq_gguf *source, const char *path, const vq_quantize_params *params,
+                           const vq_feedback_source *feedback, vq_error *err)
 {
     if (params->seed > INT64_MAX)
         return vq_fail(err, VQ_ERR_ARG, "seed %llu is above 2^63 - 1", (unsigned long long)params->seed);
     if (params->keep_rotations && !params->qr)
         return vq_fail(err, VQ_ERR_ARG, "only qr rotations can be kept: the others are drawn in no time");
-    job j = {.g = source, .p = params, .types = calloc(vq_gguf_n_tensors(source) + 1, sizeof *j.types)};
+    job j = {.g = source,
+             .p = params,
+             .feedback = feedback,
+             .types = calloc(vq_gguf_n_tensors(source) + 1, sizeof *j.types)};
     vq_codes_kernels_init(&j.k, vq_cpu_detect());
     vq_status status = j.types ? run(&j, path, err) : vq_fail(err, VQ_ERR_NOMEM, "no memory for the tensors");
     vq_reservoir_writer_abort(j.w);
     for (uint32_t i = 0; i < j.n_rotations; i++)
         vq_input_rotation_close(j.rotations[i]);
     free(j.types);
+    free(j.order);
     free(j.x);
     free(j.blocks);
     free(j.fine);

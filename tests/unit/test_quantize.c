@@ -328,6 +328,82 @@ static void logits_are_the_same_bits_from_every_file(void **state)
     vq_gguf_close(g);
 }
 
+enum { N_IDS = 400 };
+
+static void make_ids(int32_t ids[N_IDS])
+{
+    for (uint32_t i = 0; i < N_IDS; i++)
+        ids[i] = (int32_t)(3 + (i * i * 7 + i * 13) % 250);
+}
+
+/* Squares of the difference of two models' logits over a text, in float activations. */
+static double distance(const char *a, const char *b)
+{
+    enum { N = 100 };
+    int32_t ids[N_IDS];
+    double sum = 0;
+    vq_error err;
+    vq_model *m[2];
+    vq_session *s[2];
+    vq_session_params p;
+    make_ids(ids);
+    vq_session_params_init(&p);
+    p.exact = true;
+    for (int i = 0; i < 2; i++) {
+        check(vq_model_open(&m[i], i ? b : a, &err), &err);
+        check(vq_session_open(&s[i], m[i], &p, &err), &err);
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        for (int k = 0; k < 2; k++)
+            check(vq_session_eval(s[k], &ids[i], 1, NULL, 0, NULL, &err), &err);
+        for (uint32_t v = 0; v < vq_model_get_info(m[0])->n_vocab; v++) {
+            const double d = (double)vq_session_logits(s[0])[v] - (double)vq_session_logits(s[1])[v];
+            sum += d * d;
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        vq_session_close(s[i]);
+        vq_model_close(m[i]);
+    }
+    return sum;
+}
+
+/* Nearer to the source on the text that it saw, the same bytes for any number of threads and any memory. */
+static void feedback_brings_products_nearer(void **state)
+{
+    (void)state;
+    vq_gguf *g = toy(VQ_TYPE_F32);
+    vq_error err;
+    vq_model *m;
+    int32_t ids[N_IDS];
+    vq_quantize_params p;
+    make_ids(ids);
+    check(vq_model_open(&m, source, &err), &err);
+    vq_quantize_params_init(&p);
+    for (int bits = 2; bits <= 4; bits++) {
+        p.bits = (float)bits;
+        p.model = NULL;
+        check(vq_quantize(g, path, &p, &err), &err);
+        p.model = m;
+        p.ids = ids;
+        p.n_ids = N_IDS;
+        check(vq_quantize(g, other, &p, &err), &err);
+        const double plain = distance(source, path), fed = distance(source, other);
+        if (!(fed < plain))
+            fail_msg("%d bits: squares of %g with feedback, %g without", bits, fed, plain);
+    }
+    check(vq_pool_open(&p.pool, 3, &err), &err);
+    p.feedback_bytes = 1; /* one matrix of moments at a time */
+    check(vq_quantize(g, path, &p, &err), &err);
+    vq_pool_close(p.pool);
+    compare_files(path, other);
+    p.pool = NULL;
+    p.n_ids = 10;
+    assert_int_equal(vq_quantize(g, path, &p, &err), VQ_ERR_ARG);
+    vq_model_close(m);
+    vq_gguf_close(g);
+}
+
 /* A rotation that comes out otherwise on this machine is not used. */
 static void a_rotation_of_another_hash_is_refused(void **state)
 {
@@ -437,6 +513,7 @@ int main(void)
         cmocka_unit_test(rules_decide),
         cmocka_unit_test(averages_are_met_from_below),
         cmocka_unit_test(logits_are_the_same_bits_from_every_file),
+        cmocka_unit_test(feedback_brings_products_nearer),
         cmocka_unit_test(a_rotation_of_another_hash_is_refused),
         cmocka_unit_test(packing_twice_is_refused),
         cmocka_unit_test(stopping_leaves_what_was_there),
