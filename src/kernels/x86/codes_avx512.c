@@ -117,12 +117,30 @@ static void count(uint8_t *codes, const float *x, float inv, const float *bounds
     }
 }
 
+/* What follows is written and read again at once.  A load waits for a store that does not hand its bytes on, and masked
+ * ones need not, nor several that make up one load; so whole vectors go without masks, and 64 bytes in one piece. */
+static inline void scale_some(float *out, __m128i bytes, __m512 scale, __mmask16 m)
+{
+    const __m512 v = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)), scale);
+    if (m == 0xffff)
+        _mm512_storeu_ps(out, v);
+    else
+        _mm512_mask_storeu_ps(out, m, v);
+}
+
 static void nibbles(uint8_t *out, const uint8_t *packed, const uint8_t *table, uint32_t n_bytes)
 {
     const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table));
     const __m256i low = _mm256_set1_epi8(15);
-    for (uint32_t i = 0; i < n_bytes; i += 32) {
-        const __mmask32 m = n_bytes - i >= 32 ? ~(__mmask32)0 : ((__mmask32)1 << (n_bytes - i)) - 1;
+    uint32_t i = 0;
+    for (; i + 32 <= n_bytes; i += 32) {
+        const __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(packed + i));
+        const __m256i high = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
+        _mm256_storeu_si256((__m256i *)(void *)(out + i), _mm256_shuffle_epi8(t, _mm256_and_si256(v, low)));
+        _mm256_storeu_si256((__m256i *)(void *)(out + n_bytes + i), _mm256_shuffle_epi8(t, high));
+    }
+    if (i < n_bytes) {
+        const __mmask32 m = ((__mmask32)1 << (n_bytes - i)) - 1;
         const __m256i v = _mm256_maskz_loadu_epi8(m, packed + i);
         const __m256i high = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
         _mm256_mask_storeu_epi8(out + i, m, _mm256_shuffle_epi8(t, _mm256_and_si256(v, low)));
@@ -132,11 +150,12 @@ static void nibbles(uint8_t *out, const uint8_t *packed, const uint8_t *table, u
 
 static void scale_bytes(float *out, const uint8_t *bytes, float scale, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i += 16) {
-        const __mmask16 m = tail(n - i);
-        const __m512 v = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(m, bytes + i)));
-        _mm512_mask_storeu_ps(out + i, m, _mm512_mul_ps(v, _mm512_set1_ps(scale)));
-    }
+    const __m512 s = _mm512_set1_ps(scale);
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        scale_some(out + i, _mm_loadu_si128((const __m128i *)(const void *)(bytes + i)), s, 0xffff);
+    if (i < n)
+        scale_some(out + i, _mm_maskz_loadu_epi8(tail(n - i), bytes + i), s, tail(n - i));
 }
 
 static int32_t dot_us(const uint8_t *u, const int8_t *q, uint32_t n)
@@ -153,13 +172,19 @@ static void scores(float *out, const int32_t *dots, int32_t centre, float scale,
                    uint32_t n)
 {
     const __m512i c = _mm512_set1_epi32(centre);
-    const __m512 s = _mm512_set1_ps(scale);
-    for (uint32_t i = 0; i < n; i += 16) {
+    const __m512 s = _mm512_set1_ps(scale), b = _mm512_set1_ps(base);
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m512i d = _mm512_loadu_si512(dots + i);
+        const __m512 f = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_add_epi32(d, d), c));
+        _mm512_storeu_ps(out + i, _mm512_add_ps(_mm512_mul_ps(_mm512_mul_ps(f, s), _mm512_loadu_ps(norms + i)), b));
+    }
+    if (i < n) {
         const __mmask16 m = tail(n - i);
         const __m512i d = _mm512_maskz_loadu_epi32(m, dots + i);
         const __m512 f = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_add_epi32(d, d), c));
         const __m512 product = _mm512_mul_ps(_mm512_mul_ps(f, s), _mm512_maskz_loadu_ps(m, norms + i));
-        _mm512_mask_storeu_ps(out + i, m, _mm512_add_ps(product, _mm512_set1_ps(base)));
+        _mm512_mask_storeu_ps(out + i, m, _mm512_add_ps(product, b));
     }
 }
 
@@ -167,12 +192,28 @@ static void add_scaled(float *acc, const int32_t *dots, int32_t sum, float scale
 {
     const __m512i c = _mm512_set1_epi32(sum);
     const __m512 s = _mm512_set1_ps(scale);
-    for (uint32_t i = 0; i < n; i += 16) {
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m512i d = _mm512_loadu_si512(dots + i);
+        const __m512 f = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(d, d), c));
+        _mm512_storeu_ps(acc + i, _mm512_add_ps(_mm512_loadu_ps(acc + i), _mm512_mul_ps(f, s)));
+    }
+    if (i < n) {
         const __mmask16 m = tail(n - i);
         const __m512i d = _mm512_maskz_loadu_epi32(m, dots + i);
         const __m512 f = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_add_epi32(d, d), c));
         _mm512_mask_storeu_ps(acc + i, m, _mm512_add_ps(_mm512_maskz_loadu_ps(m, acc + i), _mm512_mul_ps(f, s)));
     }
+}
+
+/* 64 integers as bytes, in one piece. */
+static inline void store_bytes(uint8_t *out, const __m512i x[4])
+{
+    __m512i all = _mm512_castsi128_si512(_mm512_cvtepi32_epi8(x[0]));
+    all = _mm512_inserti32x4(all, _mm512_cvtepi32_epi8(x[1]), 1);
+    all = _mm512_inserti32x4(all, _mm512_cvtepi32_epi8(x[2]), 2);
+    all = _mm512_inserti32x4(all, _mm512_cvtepi32_epi8(x[3]), 3);
+    _mm512_storeu_si512(out, all);
 }
 
 static inline float products(__m512 p[4], const float *weights, const float *norms)
@@ -193,14 +234,14 @@ static float weigh_narrow(uint8_t *out, int32_t *sum, const float *weights, cons
     }
     const __m512 inv = _mm512_set1_ps(254 / most);
     __m512 carry = _mm512_loadu_ps(vq_codes_dither);
-    __m512i total = _mm512_setzero_si512();
+    __m512i total = _mm512_setzero_si512(), r[4];
     for (uint32_t i = 0; i < 4; i++) {
         const __m512 x = _mm512_add_ps(_mm512_mul_ps(p[i], inv), carry);
-        const __m512i r = _mm512_cvtps_epi32(x);
-        carry = _mm512_sub_ps(x, _mm512_cvtepi32_ps(r));
-        total = _mm512_add_epi32(total, r);
-        _mm_storeu_si128((__m128i *)(void *)(out + 16 * i), _mm512_cvtepi32_epi8(r));
+        r[i] = _mm512_cvtps_epi32(x);
+        carry = _mm512_sub_ps(x, _mm512_cvtepi32_ps(r[i]));
+        total = _mm512_add_epi32(total, r[i]);
     }
+    store_bytes(out, r);
     *sum = _mm512_reduce_add_epi32(total);
     return most / 254;
 }
@@ -215,21 +256,25 @@ static float weigh_wide(uint8_t *out, int32_t *sum, const float *weights, const 
         return 0;
     }
     const __m512 inv = _mm512_set1_ps(16383 / most), top = _mm512_set1_ps(16383);
-    __m512i total = _mm512_setzero_si512();
+    __m512i total = _mm512_setzero_si512(), high[4], low[4];
     for (uint32_t i = 0; i < 4; i++) {
         const __m512i r = _mm512_cvtps_epi32(_mm512_min_ps(_mm512_mul_ps(p[i], inv), top));
         total = _mm512_add_epi32(total, r);
-        _mm_storeu_si128((__m128i *)(void *)(out + 16 * i), _mm512_cvtepi32_epi8(_mm512_srli_epi32(r, 7)));
-        _mm_storeu_si128((__m128i *)(void *)(out + VQ_CODES_ROWS + 16 * i),
-                         _mm512_cvtepi32_epi8(_mm512_and_si512(r, _mm512_set1_epi32(127))));
+        high[i] = _mm512_srli_epi32(r, 7);
+        low[i] = _mm512_and_si512(r, _mm512_set1_epi32(127));
     }
+    store_bytes(out, high);
+    store_bytes(out + VQ_CODES_ROWS, low);
     *sum = _mm512_reduce_add_epi32(total);
     return most / 16383;
 }
 
 static void f16_to_f32(float *out, const uint16_t *x, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i += 16) {
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(x + i))));
+    if (i < n) {
         const __mmask16 m = tail(n - i);
         _mm512_mask_storeu_ps(out + i, m, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, x + i)));
     }

@@ -55,6 +55,34 @@ INLINE void keys_rows(int32_t *out, const uint8_t *packed, uint32_t bits, const 
     }
 }
 
+/* Sums of m neighbouring groups, each its own, so that none waits for another and a granule's weights stay in
+ * registers. */
+INLINE void values_groups(int32_t *out, size_t out_stride, const uint8_t *packed, uint32_t bits, const tables *t,
+                          uint32_t n_groups, uint32_t n_granules, __m512i w[VQ_CODES_FUSED][8], int n, int m,
+                          ptrdiff_t ahead)
+{
+    __m512i sum[VQ_CODES_FUSED][4];
+    for (int i = 0; i < n; i++)
+        for (int g = 0; g < m; g++)
+            sum[i][g] = _mm512_setzero_si512();
+    for (uint32_t r = 0; r < n_granules; r++) {
+        const uint8_t *from = packed + r * n_groups * vq_codes_group_bytes(bits);
+        if (ahead)
+            fetch(from, (size_t)m * vq_codes_group_bytes(bits), ahead);
+        for (int s = 0; s < 4; s++)
+            for (int g = 0; g < m; g++) {
+                const __m512i v = unpack(from + (size_t)g * vq_codes_group_bytes(bits), s, bits, t);
+                for (int i = 0; i < n; i++)
+                    sum[i][g] = _mm512_dpbusd_epi32(sum[i][g], w[i][4 * r + (uint32_t)s], v);
+            }
+    }
+    for (int i = 0; i < n; i++)
+        for (int g = 0; g < m; g++)
+            _mm256_storeu_si256(
+                (__m256i *)(void *)(out + (size_t)i * out_stride + (size_t)VQ_CODES_GROUP * g),
+                _mm256_add_epi32(_mm512_castsi512_si256(sum[i][g]), _mm512_extracti64x4_epi64(sum[i][g], 1)));
+}
+
 /* Sums over rows.  A register of codes has two quads of rows for 8 dimensions: its lower half meets one quad's weights,
  * its upper half the next one's. */
 INLINE void values_rows(int32_t *out, size_t out_stride, const uint8_t *packed, uint32_t bits, const tables *t,
@@ -63,31 +91,22 @@ INLINE void values_rows(int32_t *out, size_t out_stride, const uint8_t *packed, 
 {
     __m512i w[VQ_CODES_FUSED][8];
     for (int i = 0; i < n; i++) {
-        const __m512i all =
-            _mm512_maskz_loadu_epi8(n_granules == 2 ? ~(__mmask64)0 : (__mmask64)UINT32_MAX, b + (size_t)i * b_stride);
+        const uint8_t *from = b + (size_t)i * b_stride; /* just written: no masked load, which might wait for that */
+        const __m512i all = n_granules == 2
+                                ? _mm512_loadu_si512(from)
+                                : _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)from));
         for (int s = 0; s < 8; s++)
             w[i][s] =
                 _mm512_permutexvar_epi32(_mm512_mask_set1_epi32(_mm512_set1_epi32(2 * s), 0xff00, 2 * s + 1), all);
     }
-    const size_t granule = n_groups * vq_codes_group_bytes(bits);
-    for (uint32_t g = 0; g < n_groups; g++, packed += vq_codes_group_bytes(bits)) {
-        __m512i sum[VQ_CODES_FUSED];
-        for (int i = 0; i < n; i++)
-            sum[i] = _mm512_setzero_si512();
-        for (uint32_t r = 0; r < n_granules; r++) {
-            const uint8_t *from = packed + r * granule;
-            if (ahead)
-                fetch(from, vq_codes_group_bytes(bits), ahead);
-            for (int s = 0; s < 4; s++) {
-                const __m512i v = unpack(from, s, bits, t);
-                for (int i = 0; i < n; i++)
-                    sum[i] = _mm512_dpbusd_epi32(sum[i], w[i][4 * r + (uint32_t)s], v);
-            }
-        }
-        for (int i = 0; i < n; i++)
-            _mm256_storeu_si256((__m256i *)(void *)(out + (size_t)i * out_stride + (size_t)VQ_CODES_GROUP * g),
-                                _mm256_add_epi32(_mm512_castsi512_si256(sum[i]), _mm512_extracti64x4_epi64(sum[i], 1)));
-    }
+    uint32_t g = 0;
+    const uint32_t wide = n <= 3 ? 4 : n == 4 ? 2 : 1;
+    for (; g + wide <= n_groups; g += wide)
+        values_groups(out + (size_t)VQ_CODES_GROUP * g, out_stride, packed + g * vq_codes_group_bytes(bits), bits, t,
+                      n_groups, n_granules, w, n, (int)wide, ahead);
+    for (; g < n_groups; g++)
+        values_groups(out + (size_t)VQ_CODES_GROUP * g, out_stride, packed + g * vq_codes_group_bytes(bits), bits, t,
+                      n_groups, n_granules, w, n, 1, ahead);
 }
 
 /* As many rows at once as there is a function for: 1 to 4, and with the wide queries of 5 bits and more 1, 2, 4, 6, 8.

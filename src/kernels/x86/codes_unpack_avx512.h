@@ -34,7 +34,15 @@ INLINE tables load_tables(const uint8_t *table, uint32_t bits)
     memcpy(&eight, table, sizeof eight);
     switch (bits) {
     case 1: t.t[0] = _mm512_set1_epi16((int16_t)two); break;
-    case 2: t.t[0] = _mm512_set1_epi32((int32_t)four); break;
+    case 2: /* and the same by the bits 2..3 and 4..5 of an index, which saves shifts */
+        t.t[0] = _mm512_set1_epi32((int32_t)four);
+        t.t[1] = _mm512_permutexvar_epi8(_mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x01010101, 0x02020202, 0x03030303)),
+                                         t.t[0]);
+        t.t[2] = _mm512_permutexvar_epi8(
+            _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
+                                     _mm512_castsi128_si512(_mm_setr_epi32(0, 0x01010101, 0x02020202, 0x03030303))),
+            t.t[0]);
+        break;
     case 3: t.t[0] = _mm512_set1_epi64((int64_t)eight); break;
     case 4: t.t[0] = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table)); break;
     case 5: t.t[0] = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(const void *)table)); break;
@@ -60,6 +68,8 @@ INLINE __m512i unpack(const uint8_t *p, int s, uint32_t bits, const tables *t)
 {
     const uint8_t *crumbs = p + (bits & 4 ? 128 : 0), *single = crumbs + (bits & 2 ? 64 : 0);
     __m512i index = _mm512_setzero_si512();
+    if (bits == 2 && s < 3)
+        return _mm512_permutexvar_epi8(_mm512_loadu_si512(crumbs), t->t[s]);
     if (bits == 8)
         index = _mm512_loadu_si512(p + 64 * s);
     if (bits & 4)
