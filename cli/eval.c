@@ -166,10 +166,11 @@ const char *eval_model_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+/* argv is the measurement's part of the command line: "eval" stands before it. */
 json_t *eval_results(const char *what, const cli_model_args *model, const vq_model *weights, int argc, char **argv)
 {
     const vq_model_info *info = vq_model_get_info(weights);
-    json_t *results = cli_json_head(what, argc, argv);
+    json_t *results = cli_json_head(what, argc + 1, argv - 1);
     if (results)
         json_object_update_new(results, json_pack("{s:{s:s, s:s, s:I}, s:b}", "model", "file",
                                                   eval_model_name(model->model), "family", info->family, "parameters",

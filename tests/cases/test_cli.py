@@ -112,6 +112,24 @@ def reports(folder):
         fails("eval %s without a text" % name, ["eval", name, "-m", BASE], 2, "no text")
     fails("unknown measurement", ["eval", "needles"], 2, "unknown measurement 'needles'", "did you mean 'needle'?")
 
+    prose, measured = os.path.join(folder, "prose.txt"), os.path.join(folder, "measured.json")
+    with open(prose, "w") as f:
+        f.write("It was a cold day and nobody in the town by the sea had slept. The fishermen mended nets, the baker lit "
+                "his oven, and a child asked why the gulls were silent. Up the hill an old clockmaker wrote to his sister.")
+    r = run("eval", "perplexity", "-m", HEADS, "-f", prose, "-c", "64", "--windows", "2", "--evict", "none", "--evict",
+            "streaming:budget=8,every=4", "--json", measured)
+    rows = []
+    if r.status == 0:
+        with open(measured) as f:
+            data = json.load(f)
+        rows = data["rows"]
+    case("eval perplexity: every policy beside the reference",
+         [row["evict"] for row in rows] == ["none", "streaming:budget=8,every=4"] and rows[0]["ppl_ratio"] == [1, 1, 1] and
+         rows[0]["kl"][0] == 0 and rows[1]["kl"][0] > 0 and rows[1]["rows_per_head"] < 13 < rows[0]["rows_per_head"] and
+         data["command"].startswith("veloxquant eval perplexity -m"), (r, rows))
+    r = run("eval", "needle", "-m", HEADS, "-f", prose)
+    case("eval needle: a vocabulary without words is refused", r.status == 1 and b"at least 8 are needed" in r.err, r)
+
     results = os.path.join(folder, "results.json")
     rows = [{"kind": "perplexity", "model": "toy & <co>", "kv": "f16", "evict": "snapkv:budget=%g%%" % b,
              "ppl_ratio": [1 + 1 / b, 1 + 0.9 / b, 1 + 1.1 / b]} for b in (50, 25, 12.5)]
