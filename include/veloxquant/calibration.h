@@ -25,11 +25,16 @@ typedef enum vq_statistic {
     VQ_KEY_MOST,            /* [d_k] */
     VQ_KEY_SPECTRUM,        /* [d_k] of KEY_MOMENT */
     VQ_KEY_BASIS,           /* [d_k][d_k] */
-    VQ_KEY_REST_MOMENT,     /* [d_k][d_k] of a key less the mean of the 32 neighbours that it stands among */
+    VQ_KEY_REST_MOMENT,     /* [d_k][d_k] of the rest: a key less the mean of the 32 neighbours that it stands among */
+    VQ_KEY_REST_SPECTRUM,   /* [d_k] of KEY_REST_MOMENT */
+    VQ_KEY_REST_BASIS,      /* [d_k][d_k] */
+    VQ_KEY_NEAR_VARIANCE,   /* [d_k] along REST_BASIS: of those means of 32 about KEY_MEAN */
     VQ_KEY_BEFORE_MEAN,     /* [d_k] */
     VQ_KEY_BEFORE_MOMENT,   /* [d_k][d_k] */
     VQ_VALUE_MEAN,          /* [d_v] */
     VQ_VALUE_MOMENT,        /* [d_v][d_v] */
+    VQ_VALUE_SPECTRUM,      /* [d_v] of the values' covariance */
+    VQ_VALUE_BASIS,         /* [d_v][d_v] */
     VQ_VALUE_LEAST,         /* [d_v] */
     VQ_VALUE_MOST,          /* [d_v] */
     VQ_QUERY_MEAN,          /* [d_k] */

@@ -167,16 +167,45 @@ static void put_range(vq_calibration *c, vq_statistic least, vq_statistic most, 
     memcpy(vq_calibration_edit(c, most, layer, head), h->most, d * sizeof(float));
 }
 
-/* Replaces the moment by its eigenvectors. */
-static vq_status put_basis(vq_calibration *c, uint32_t layer, uint32_t head, const head_sums *h, uint32_t d,
-                           double *values, vq_error *err)
+/* Replaces a moment by its eigenvectors. */
+static vq_status put_basis(vq_calibration *c, vq_statistic spectrum, vq_statistic basis, uint32_t layer, uint32_t head,
+                           double *moment, uint32_t d, vq_error *err)
 {
-    VQ_TRY(vq_eigen_symmetric(h->moment, values, d, err));
+    double values[VQ_MAX_MODEL_HEAD_DIM];
+    VQ_TRY(vq_eigen_symmetric(moment, values, d, err));
     for (uint32_t j = 0; j < d; j++)
         values[j] = values[j] > 0 ? values[j] : 0;
-    put(c, VQ_KEY_SPECTRUM, layer, head, values, d);
-    put(c, VQ_KEY_BASIS, layer, head, h->moment, (size_t)d * d);
+    put(c, spectrum, layer, head, values, d);
+    put(c, basis, layer, head, moment, (size_t)d * d);
     return VQ_OK;
+}
+
+/* Adds `times` mean mean' to a whole matrix of means. */
+static void add_mean(double *moment, double times, const head_sums *h, uint32_t d)
+{
+    for (uint32_t i = 0; i < d; i++)
+        for (uint32_t j = 0; j < d; j++)
+            moment[(size_t)i * d + j] += times * h->mean[i] * h->mean[j] / ((double)h->n * (double)h->n);
+}
+
+/* Keys less their neighbours vary by `rest`, all keys by `all`: the neighbours' means by the difference, of which the
+ * diagonal along the rest's basis is kept. */
+static void put_near(vq_calibration *c, uint32_t layer, uint32_t head, const double *all, const double *rest_basis,
+                     const float *rest_spectrum, uint32_t d)
+{
+    float *to = vq_calibration_edit(c, VQ_KEY_NEAR_VARIANCE, layer, head);
+    for (uint32_t b = 0; b < d; b++) {
+        const double *v = rest_basis + (size_t)b * d;
+        double sum = 0;
+        for (uint32_t i = 0; i < d; i++) {
+            double row = 0;
+            for (uint32_t j = 0; j < d; j++)
+                row += all[(size_t)i * d + j] * v[j];
+            sum += row * v[i];
+        }
+        sum -= (double)rest_spectrum[b];
+        to[b] = sum > 0 ? (float)sum : 0;
+    }
 }
 
 /* The group's filter; the moments of its query heads become eigenvectors. */
@@ -222,7 +251,13 @@ static vq_status put_layer(vq_calibration *c, const sums *s, uint32_t layer, vq_
         put_mean(c, VQ_VALUE_MEAN, layer, h, v, d_v);
         put(c, VQ_VALUE_MOMENT, layer, h, v->moment, (size_t)d_v * d_v);
         put_range(c, VQ_VALUE_LEAST, VQ_VALUE_MOST, layer, h, v, d_v);
-        VQ_TRY(put_basis(c, layer, h, k, d_k, values, err));
+        VQ_TRY(put_basis(c, VQ_KEY_REST_SPECTRUM, VQ_KEY_REST_BASIS, layer, h, k->rest, d_k, err));
+        add_mean(k->moment, -1, k, d_k);
+        put_near(c, layer, h, k->moment, k->rest, vq_calibration_at(c, VQ_KEY_REST_SPECTRUM, layer, h), d_k);
+        add_mean(k->moment, 1, k, d_k);
+        VQ_TRY(put_basis(c, VQ_KEY_SPECTRUM, VQ_KEY_BASIS, layer, h, k->moment, d_k, err));
+        add_mean(v->moment, -1, v, d_v);
+        VQ_TRY(put_basis(c, VQ_VALUE_SPECTRUM, VQ_VALUE_BASIS, layer, h, v->moment, d_v, err));
     }
     const struct {
         vq_rows_kind kind;

@@ -38,7 +38,7 @@ typedef struct vq_codec_env {
     bool keys;                         /* rows are keys (scored); else values (mixed) */
     uint64_t seed;                     /* of this cache; mix in what must differ, through vq_hash64 */
     const double *options;             /* [n_options] values, parsed and inside their ranges */
-    const vq_calibration *calibration; /* of the cache's shape, outlives the state; NULL: none was given */
+    const vq_calibration *calibration; /* of the cache's shape, for the time of create; NULL: none was given */
     const vq_kernels *kernels;         /* outlives the state */
 } vq_codec_env;
 

@@ -8,6 +8,7 @@
 
 #include "kv/save.h"
 #include "kv_shape.h"
+#include "support/calibration.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
 
@@ -63,6 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
         snprintf(evict, sizeof evict, "%s:%s", policy, SHAPE_EVICT);
         p.evict = evict;
     }
+    p.calibration = toy_calibration_of(&p);
     vq_kv *kv;
     vq_error err = {0};
     if (vq_kv_open(&kv, &p, &err) != VQ_OK)

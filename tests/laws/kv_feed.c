@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "support/calibration.h"
 
 static float *rows(vq_rng *rng, uint32_t n_layers, uint32_t n, uint32_t heads, uint32_t d)
 {
@@ -56,6 +57,7 @@ vq_kv *feed_open(const feed *f, vq_kv_params p)
     p.d_v = f->d_v;
     p.n_ctx = p.n_ctx ? p.n_ctx : f->n;
     p.n_batch = p.n_batch ? p.n_batch : f->n;
+    p.calibration = toy_calibration_of(&p); /* for the codecs that need one */
     vq_kv *kv;
     vq_error err;
     if (vq_kv_open(&kv, &p, &err) != VQ_OK)

@@ -12,6 +12,7 @@
 
 #include "kv/codec.h"
 #include "kv_feed.h"
+#include "support/calibration.h"
 
 enum { N = 200 };
 
@@ -176,6 +177,7 @@ static void head_sizes_work_or_are_refused_at_open(void **state)
                               .residual = 0,
                               .keys = vq_codecs[c]->name,
                               .values = vq_codecs[c]->name};
+            p.calibration = toy_calibration_of(&p);
             vq_kv *kv;
             vq_error err = {0};
             const vq_status status = vq_kv_open(&kv, &p, &err);

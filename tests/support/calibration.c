@@ -25,12 +25,15 @@ static void fill(vq_calibration *c, vq_statistic what, uint32_t layer, uint32_t 
     float *to = vq_calibration_edit(c, what, layer, head);
     const size_t n = vq_statistic_shape_of(vq_calibration_get_info(c), what).n_floats;
     if (n == d * d && d > 1) {
-        fill_square(to, u, d, what != VQ_KEY_BASIS);
+        fill_square(to, u, d, what != VQ_KEY_BASIS && what != VQ_KEY_REST_BASIS && what != VQ_VALUE_BASIS);
         return;
     }
     for (size_t i = 0; i < d; i++)
         switch (what) {
-        case VQ_KEY_SPECTRUM: to[i] = 1 / (1 + (float)i); break;
+        case VQ_KEY_SPECTRUM:
+        case VQ_KEY_REST_SPECTRUM:
+        case VQ_VALUE_SPECTRUM:
+        case VQ_KEY_NEAR_VARIANCE: to[i] = 1 / (1 + (float)i); break;
         case VQ_KEY_LEAST:
         case VQ_VALUE_LEAST: to[i] = -3; break;
         case VQ_KEY_MOST:
@@ -75,4 +78,27 @@ vq_calibration *toy_calibration(const vq_calibration_info *info, uint64_t seed)
         abort();
     }
     return c;
+}
+
+const vq_calibration *toy_calibration_of(const vq_kv_params *p)
+{
+    enum { MOST = 64 };
+    static vq_calibration *made[MOST];
+    for (size_t i = 0; i < MOST; i++) {
+        if (!made[i]) {
+            const vq_calibration_info info = {.model_hash = p->model_hash,
+                                              .n_layers = p->n_layers,
+                                              .n_heads = p->n_heads,
+                                              .n_kv_heads = p->n_kv_heads,
+                                              .d_k = p->d_k,
+                                              .d_v = p->d_v};
+            made[i] = toy_calibration(&info, 1);
+        }
+        const vq_calibration_info *has = vq_calibration_get_info(made[i]);
+        if (has->model_hash == p->model_hash && has->n_layers == p->n_layers && has->n_heads == p->n_heads &&
+            has->n_kv_heads == p->n_kv_heads && has->d_k == p->d_k && has->d_v == p->d_v)
+            return made[i];
+    }
+    fputs("toy_calibration_of: too many shapes\n", stderr);
+    abort();
 }

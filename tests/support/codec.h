@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kv/codec_generic.h"
+#include "support/calibration.h"
 
 typedef struct test_codec {
     const vq_codec *codec;
@@ -22,8 +23,9 @@ typedef struct test_option {
 } test_option;
 
 /* NULL-terminated options; returns what create says. */
-static inline vq_status test_codec_open(test_codec *t, const vq_kernels *k, const char *name, const test_option *set,
-                                        uint32_t d, bool keys, uint64_t seed, vq_error *err)
+static inline vq_status test_codec_open_calibrated(test_codec *t, const vq_kernels *k, const char *name,
+                                                   const test_option *set, uint32_t d, bool keys, uint64_t seed,
+                                                   const vq_calibration *calibration, vq_error *err)
 {
     memset(t, 0, sizeof *t);
     for (size_t i = 0; i < vq_n_codecs; i++)
@@ -37,11 +39,23 @@ static inline vq_status test_codec_open(test_codec *t, const vq_kernels *k, cons
             if (strcmp(o->name, t->codec->options[i].name) == 0)
                 t->options[i] = o->value;
     }
-    t->env = (vq_codec_env){.d = d, .keys = keys, .seed = seed, .options = t->options, .kernels = k};
+    t->env = (vq_codec_env){
+        .d = d, .keys = keys, .seed = seed, .options = t->options, .calibration = calibration, .kernels = k};
     VQ_TRY(t->codec->create(&t->state, &t->env, err));
     t->codec->page_bytes(t->state, &t->bytes);
     t->side = (vq_side){.codec = t->codec, .state = t->state, .kernels = k, .d = d};
     return VQ_OK;
+}
+
+/* Where a codec needs a calibration it gets a synthetic one, which is gone when create has returned. */
+static inline vq_status test_codec_open(test_codec *t, const vq_kernels *k, const char *name, const test_option *set,
+                                        uint32_t d, bool keys, uint64_t seed, vq_error *err)
+{
+    const vq_calibration_info info = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_k = d, .d_v = d};
+    vq_calibration *calibration = d <= VQ_MAX_HEAD_DIM ? toy_calibration(&info, 1) : NULL;
+    const vq_status status = test_codec_open_calibrated(t, k, name, set, d, keys, seed, calibration, err);
+    vq_calibration_close(calibration);
+    return status;
 }
 
 static inline void test_codec_close(test_codec *t)
