@@ -42,8 +42,9 @@ static const cli_option options[] = {
 };
 
 static const char ending[] =
-    "RSS counts every page that a process has, PSS a page that k processes have as 1/k: the sum of PSS is what\n"
-    "they cost together. `model' is the part of it in the model file.\n"
+    "RSS counts every page that a process has, PSS a page that k processes have as 1/k: the sum of\n"
+    "PSS is what they cost together. `model' is the part of it in the model file. Other programs that\n"
+    "have the file open take a part of its PSS: measure a copy then.\n"
     "\n"
     "Examples:\n"
     "  veloxquant eval sharing -m model.vqr --processes 4\n"

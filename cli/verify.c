@@ -25,7 +25,43 @@ static bool work(void *user, uint64_t done, uint64_t all)
     return !cli_interrupted();
 }
 
-static int verify(const struct args *a)
+/* The first bytes of a file; zeros where there are none. */
+static void read_magic(const char *path, char out[8])
+{
+    memset(out, 0, 8);
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return;
+    if (fread(out, 1, 8, f) < 8)
+        memset(out, 0, 8);
+    fclose(f);
+}
+
+static int verify_prompt(const struct args *a)
+{
+    vq_error err;
+    uint64_t n;
+    if (vq_session_verify(a->file, &n, &err) != VQ_OK)
+        return cli_fail_with(&err);
+    if (!a->quiet)
+        printf("%s: saved prompt, %llu tokens: fine, all sums are right\n", a->file, (unsigned long long)n);
+    return CLI_FINE;
+}
+
+static int verify_calibration(const struct args *a)
+{
+    vq_error err;
+    vq_calibration *c;
+    if (vq_calibration_open(&c, a->file, &err) != VQ_OK)
+        return cli_fail_with(&err);
+    if (!a->quiet)
+        printf("%s: calibration, %llu tokens: fine, its sum is right\n", a->file,
+               (unsigned long long)vq_calibration_get_info(c)->n_tokens);
+    vq_calibration_close(c);
+    return CLI_FINE;
+}
+
+static int verify_model(const struct args *a)
 {
     vq_error err;
     vq_gguf *g;
@@ -67,5 +103,9 @@ int cli_verify(int argc, char **argv)
     a.file = argv[1];
     cli_signals_model(a.file);
     cli_catch_interrupt(1);
-    return verify(&a);
+    char magic[8];
+    read_magic(a.file, magic);
+    if (memcmp(magic, "VQSESS01", 8) == 0)
+        return verify_prompt(&a);
+    return memcmp(magic, "VQCALIB1", 8) == 0 ? verify_calibration(&a) : verify_model(&a);
 }

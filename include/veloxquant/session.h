@@ -71,6 +71,9 @@ VQ_API vq_status vq_session_save(const vq_session *s, const char *path, vq_error
  * then unchanged. */
 VQ_API vq_status vq_session_load(vq_session *s, const char *path, vq_error *err);
 
+/* Whether a saved prompt is what was written: its sums, without a model.  Loading checks more. */
+VQ_API vq_status vq_session_verify(const char *path, uint64_t *n_tokens, vq_error *err);
+
 /* ---- sampling ----
  * The order is that of llama.cpp: repeat penalty, top-k, top-p, min-p, then temperature and the draw.  Top-p and min-p
  * look at probabilities at temperature 1.  The same seed and the same logits give the same tokens everywhere. */
