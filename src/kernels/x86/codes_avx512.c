@@ -132,6 +132,13 @@ static void nibbles(uint8_t *out, const uint8_t *packed, const uint8_t *table, u
 {
     const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table));
     const __m256i low = _mm256_set1_epi8(15);
+    if (n_bytes == 32) {
+        const __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)packed);
+        const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_and_si256(v, low)),
+                                                _mm256_and_si256(_mm256_srli_epi16(v, 4), low), 1);
+        _mm512_storeu_si512(out, _mm512_shuffle_epi8(_mm512_broadcast_i64x4(t), both));
+        return;
+    }
     uint32_t i = 0;
     for (; i + 32 <= n_bytes; i += 32) {
         const __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(packed + i));
@@ -161,8 +168,11 @@ static void scale_bytes(float *out, const uint8_t *bytes, float scale, uint32_t 
 static int32_t dot_us(const uint8_t *u, const int8_t *q, uint32_t n)
 {
     __m512i sum = _mm512_setzero_si512();
-    for (uint32_t i = 0; i < n; i += 64) {
-        const __mmask64 m = n - i >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << (n - i)) - 1;
+    uint32_t i = 0;
+    for (; i + 64 <= n; i += 64)
+        sum = _mm512_dpbusd_epi32(sum, _mm512_loadu_si512(u + i), _mm512_loadu_si512(q + i));
+    if (i < n) {
+        const __mmask64 m = ((__mmask64)1 << (n - i)) - 1;
         sum = _mm512_dpbusd_epi32(sum, _mm512_maskz_loadu_epi8(m, u + i), _mm512_maskz_loadu_epi8(m, q + i));
     }
     return _mm512_reduce_add_epi32(sum);
