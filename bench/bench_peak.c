@@ -51,6 +51,14 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Seconds of this thread: what other programs take of the wall's does not count. */
+static double own_time(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static double cycles_a_second(void)
 {
 #if defined(__x86_64__)
@@ -88,6 +96,7 @@ typedef struct reader {
     uint32_t times;
     pthread_barrier_t *barrier;
     double start, end;
+    double (*clock)(void);
     volatile uint64_t sum; /* or the loop would go */
 } reader;
 
@@ -95,10 +104,10 @@ static void *read_words(void *arg)
 {
     reader *r = arg;
     pthread_barrier_wait(r->barrier);
-    r->start = now();
+    r->start = r->clock();
     for (uint32_t i = 0; i < r->times; i++)
         r->sum += sum_words(r->words, r->n);
-    r->end = now();
+    r->end = r->clock();
     return NULL;
 }
 
@@ -115,6 +124,7 @@ static double bandwidth(unsigned char *pool, size_t n_bytes, uint32_t times, uin
             r[i] = (reader){.words = (const uint64_t *)(const void *)(pool + i * n_bytes),
                             .n = n_bytes / sizeof(uint64_t),
                             .times = times,
+                            .clock = n_threads == 1 ? own_time : now,
                             .barrier = &barrier};
             if (pthread_create(&threads[i], NULL, read_words, &r[i]) != 0)
                 exit(1);
@@ -179,9 +189,9 @@ static double product_peak(void)
 #if defined(__x86_64__)
     const uint32_t cpu = vq_cpu_detect();
     for (uint32_t round = 0; round < ROUNDS && cpu & VQ_CPU_AVX2; round++) {
-        const double start = now();
+        const double start = own_time();
         const uint64_t n = cpu & VQ_CPU_AVX512 ? products_vnni() : products_avx2();
-        const double rate = (double)n / (now() - start);
+        const double rate = (double)n / (own_time() - start);
         best = rate > best ? rate : best;
     }
 #endif
@@ -202,14 +212,6 @@ typedef struct subject {
     uint32_t n_queries;
     float *weights, *scores, *acc;
 } subject;
-
-/* Seconds of this thread: what other programs take of the wall's does not count. */
-static double own_time(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Seconds of pages [0, n_pages) once, the best of some rounds. */
 static double pass(const subject *s, uint32_t n_pages, uint32_t times)
