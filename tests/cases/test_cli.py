@@ -421,6 +421,8 @@ def caches(folder):
           cache, "4")
     with open(cache, "rb") as f:
         data = bytearray(f.read())
+    case("nobody may write to a saved cache", os.stat(cache).st_mode & 0o222 == 0, oct(os.stat(cache).st_mode))
+    os.chmod(cache, 0o600)
     odd = []
     for at in list(range(0, 64, 3)) + list(range(64, len(data), max(1, len(data) // 40))):
         bad = bytearray(data)
