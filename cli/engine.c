@@ -8,7 +8,7 @@
 #define AT(field) offsetof(cli_model_args, field)
 
 const cli_option cli_model_options[] = {
-    {'m', "model", CLI_TEXT, AT(model), "FILE", "the model, a GGUF file", 0, 0},
+    {'m', "model", CLI_TEXT, AT(model), "FILE", "the model, a GGUF file or a reservoir", 0, 0},
     {'c', "ctx-size", CLI_COUNT, AT(n_ctx), "N",
      "tokens of context that there is room for (default: what the model was trained for, at most 4096)", 2, 16777216},
     {'t', "threads", CLI_COUNT, AT(n_threads), "N", "threads (default: all cores that this process may use)", 1, 1024},

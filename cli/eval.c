@@ -79,7 +79,7 @@ const cli_option eval_cache_options[] = {
 const size_t eval_n_cache_options = sizeof eval_cache_options / sizeof eval_cache_options[0];
 
 const cli_option eval_model_options[] = {
-    {'m', "model", CLI_TEXT, MODEL_AT(model), "FILE", "the model, a GGUF file", 0, 0},
+    {'m', "model", CLI_TEXT, MODEL_AT(model), "FILE", "the model, a GGUF file or a reservoir", 0, 0},
     {'t', "threads", CLI_COUNT, MODEL_AT(n_threads), "N", "threads (default: all cores that this process may use)", 1,
      1024},
     {0, "exact", CLI_FLAG, MODEL_AT(exact), NULL, "f32 activations instead of int8: slower; what quality is judged in",

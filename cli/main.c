@@ -40,7 +40,7 @@ static void print_help(FILE *to)
 {
     fputs("usage: veloxquant COMMAND [options]\n"
           "\n"
-          "Runs language models (GGUF files) on the CPU, with the keys and values of the\n"
+          "Runs language models (GGUF files, reservoirs) on the CPU, with keys and values of the\n"
           "attention cache stored packed, at 1 to 8 bits a value.\n"
           "\n"
           "Commands:\n",

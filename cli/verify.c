@@ -73,11 +73,11 @@ static int verify_model(const struct args *a)
     const vq_status status = vq_gguf_verify(g, work, &progress, &err);
     cli_progress_end(&progress);
     int result = status == VQ_OK ? CLI_FINE : status == VQ_ERR_CANCELLED ? CLI_INTERRUPTED : cli_fail_with(&err);
+    const char *kind = vq_gguf_is_reservoir(g) ? "reservoir" : vq_gguf_version(g) ? "GGUF" : "folder of safetensors";
     if (status == VQ_OK && !a->quiet)
-        printf("%s: %s, %llu tensors, %s: fine%s\n", a->file, vq_gguf_is_reservoir(g) ? "reservoir" : "GGUF",
-               (unsigned long long)vq_gguf_n_tensors(g), cli_bytes(vq_gguf_file_bytes(g), bytes),
-               vq_gguf_is_reservoir(g) ? ", all sums are right"
-                                       : " (structure, finite values; GGUF files have no sums)");
+        printf("%s: %s, %llu tensors, %s: fine%s\n", a->file, kind, (unsigned long long)vq_gguf_n_tensors(g),
+               cli_bytes(vq_gguf_file_bytes(g), bytes),
+               vq_gguf_is_reservoir(g) ? ", all sums are right" : " (structure and finite values; it has no sums)");
     vq_gguf_close(g);
     return result;
 }

@@ -33,6 +33,7 @@ static size_t moment_bytes(const vq_model *model, vq_input_kind kind)
     return (width * width * sizeof(float) + 63) / 64 * 64;
 }
 
+/* Asks whether to stop; the bytes of the source are no further. */
 static bool go_on(void *arg, size_t done, size_t all)
 {
     (void)all;
