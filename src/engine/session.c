@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/status.h"
+#include "kv/probe.h"
 #include "model/forward.h"
 #include "veloxquant/session.h"
 
@@ -46,7 +47,7 @@ static vq_status open_parts(vq_session *s, const vq_session_params *params, vq_e
     layout(s);
     vq_kv_params kv = {0};
     vq_forward_kv_params(s->model, &kv);
-    kv.n_ctx = s->n_ctx;
+    kv.n_ctx = s->n_ctx + vq_kv_probe_room(params->evict, s->n_ctx);
     kv.n_batch = s->n_batch;
     kv.keys = params->kv_keys;
     kv.values = params->kv_values;
@@ -209,8 +210,10 @@ static uint32_t chunk_of(const vq_session *s, vq_kv_phase phase, size_t n)
 static vq_status compact(vq_session *s, vq_kv_phase phase, bool is_end, vq_error *err)
 {
     const uint32_t step = vq_kv_compact_step(s->kv, phase);
-    if (phase == VQ_KV_PROMPT && is_end)
+    if (phase == VQ_KV_PROMPT && is_end) {
+        VQ_TRY(vq_session_probe(s, s->forward, s->n_batch, err));
         return vq_kv_compact(s->kv, VQ_KV_PROMPT_END, err);
+    }
     return step > 0 && s->n_tokens % step == 0 ? vq_kv_compact(s->kv, phase, err) : VQ_OK;
 }
 
@@ -237,13 +240,13 @@ vq_status vq_session_run(vq_session *s, const int32_t *ids, size_t n, const vq_r
         }
         memcpy(s->ids + s->n_tokens, ids + done, chunk * sizeof *ids);
         s->n_tokens += chunk;
-        VQ_TRY(compact(s, phase, done + chunk == n, err));
         bool go_on = true;
         if (run->each && run->first < done + chunk)
             go_on = pass_rows(s, run, wanted, chunk, done);
         else if (done + chunk == n)
             vq_forward_logits(s->forward, chunk - 1, 1, s->logits);
         done += chunk;
+        VQ_TRY(compact(s, phase, done == n, err));
         if (go_on && run->progress)
             go_on = run->progress(run->arg, done, n);
         if (!go_on && done < n)

@@ -2,6 +2,7 @@
 #ifndef VQ_ENGINE_SESSION_H
 #define VQ_ENGINE_SESSION_H
 
+#include "model/forward.h"
 #include "model/observer.h"
 #include "veloxquant/session.h"
 
@@ -18,6 +19,9 @@ vq_status vq_session_run(vq_session *s, const int32_t *ids, size_t n, const vq_r
 
 /* As vq_forward_observe. */
 void vq_session_observe(vq_session *s, const vq_observer *observer);
+
+/* probe.c: at the end of a prompt, for policies that want it; uses the forward pass, whose logits are gone then. */
+vq_status vq_session_probe(vq_session *s, vq_forward *forward, uint32_t n_batch, vq_error *err);
 
 const vq_kv *vq_session_kv_of(const vq_session *s);
 

@@ -173,10 +173,10 @@ static void collect_head(const vq_kv *kv, const vq_kv_layer *l, uint32_t head)
     kv->evict->n_live[head] = n;
 }
 
-static void collect(const vq_kv *kv, const vq_kv_layer *l)
+void vq_evict_collect(const vq_kv *kv, uint32_t layer)
 {
     for (uint32_t h = 0; h < kv->n_kv_heads; h++)
-        collect_head(kv, l, h);
+        collect_head(kv, &kv->layers[layer], h);
 }
 
 const vq_kv_rope *vq_evictor_renumbers(const vq_kv *kv, uint32_t layer, uint32_t *n_missing)
@@ -196,8 +196,7 @@ uint32_t vq_evict_step(const vq_evictor *e, uint32_t rows_after)
     return e->phase != VQ_KV_DECODE ? e->n_generated : e->n_generated > rows_after ? e->n_generated - rows_after : 0;
 }
 
-/* What was added up for one head; rows that came since have 0. */
-static float *seen_of(const vq_kv *kv, uint32_t layer, uint32_t head)
+float *vq_evict_seen(const vq_kv *kv, uint32_t layer, uint32_t head)
 {
     vq_evictor *e = kv->evict;
     float *seen = e->seen + ((size_t)layer * kv->n_kv_heads + head) * e->stride;
@@ -243,9 +242,9 @@ void vq_evictor_attended(vq_kv *kv, uint32_t layer, const float *q, uint32_t n)
     if (what == VQ_SEES_LAST) {
         keep_queries(kv, layer, q, first, n);
     } else {
-        collect(kv, l);
+        vq_evict_collect(kv, layer);
         for (uint32_t h = 0; h < kv->n_kv_heads; h++)
-            seen_of(kv, layer, h);
+            vq_evict_seen(kv, layer, h);
         vq_evict_weigh(kv, layer, q, first, n, e->seen + (size_t)layer * kv->n_kv_heads * e->stride);
         e->seen_end[layer] = first + n;
     }
@@ -263,9 +262,8 @@ void vq_evictor_cut(vq_kv *kv, uint32_t n)
 {
     vq_evictor *e = kv->evict;
     for (uint32_t i = 0; i < kv->n_layers; i++) {
-        const vq_kv_layer *l = &kv->layers[i];
         if (sees(e) && e->choice.policy->sees != VQ_SEES_LAST) {
-            collect(kv, l);
+            vq_evict_collect(kv, i);
             for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
                 uint32_t *n_seen = &e->n_seen[i * kv->n_kv_heads + h];
                 *n_seen = *n_seen < e->n_live[h] ? *n_seen : e->n_live[h];
@@ -476,7 +474,7 @@ static void score_layer(compact_job *job)
         weigh_last(job);
     else if (sees(e))
         for (uint32_t h = 0; h < kv->n_kv_heads; h++)
-            seen_of(kv, job->layer, h);
+            vq_evict_seen(kv, job->layer, h);
     vq_pool_run(kv->pool, kv->n_kv_heads, score_head, job);
     if (policy->one_mask)
         share_scores(kv);
@@ -546,7 +544,7 @@ static vq_status compact_layer(compact_job *job, uint64_t *n_evicted, vq_error *
 {
     vq_kv *kv = job->kv;
     vq_evictor *e = kv->evict;
-    collect(kv, job->l);
+    vq_evict_collect(kv, job->layer);
     job->budget = budget_of(e, job->l);
     job->bounds = bounds_of(e, job->l, job->budget);
     if (!is_over(job))

@@ -76,6 +76,11 @@ const vq_kv_rope *vq_evictor_renumbers(const vq_kv *kv, uint32_t layer, uint32_t
 /* What vq_policy_query.step is for a query that `rows_after` rows follow. */
 uint32_t vq_evict_step(const vq_evictor *e, uint32_t rows_after);
 
+/* evict.c: positions of the rows of a layer that count, into pos and n_live. */
+void vq_evict_collect(const vq_kv *kv, uint32_t layer);
+/* evict.c: what was added up for one head, of a layer that was collected; rows that came since have 0. */
+float *vq_evict_seen(const vq_kv *kv, uint32_t layer, uint32_t head);
+
 /* evict_weigh.c: adds the weights of queries at rows first .. first + n - 1 to what was seen; q [n][n_heads][d_k], or
  * the layer's ring when NULL.  Rows and heads as collected. */
 void vq_evict_weigh(vq_kv *kv, uint32_t layer, const float *q, uint32_t first, uint32_t n, float *seen);
