@@ -143,8 +143,7 @@ static void one_layer_identity(void **state)
         memcpy(kept + SINKS, ids + LONG - RECENT, (RECENT + MORE) * sizeof *ids);
         vq_session *evicted =
             open_with(model, "streaming:budget=24,sinks=4,renumber=1,every=1000", "f32", 16, LONG + MORE);
-        vq_session *true_positions =
-            open_with(model, "streaming:budget=24,sinks=4,every=1000", "f32", 16, LONG + MORE);
+        vq_session *true_positions = open_with(model, "streaming:budget=24,sinks=4,every=1000", "f32", 16, LONG + MORE);
         vq_session *fresh = open_with(model, NULL, "f32", 16, LONG + MORE);
         eval(evicted, ids, LONG, false);
         eval(true_positions, ids, LONG, false);
