@@ -135,6 +135,15 @@ static void scores_c(float *out, const int32_t *dots, int32_t centre, float scal
         out[i] = (float)(2 * dots[i] - centre) * scale * norms[i] + base;
 }
 
+static void join_wide_c(float *out, const int32_t *dots, size_t stride, int64_t plus, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const int64_t high = 256 * (int64_t)dots[i] + dots[stride + i];
+        const int64_t low = 256 * (int64_t)dots[2 * stride + i] + dots[3 * stride + i];
+        out[i] = (float)(2 * (128 * high + low) + plus);
+    }
+}
+
 static void add_scaled_c(float *acc, const int32_t *dots, int32_t sum, float scale, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -259,6 +268,7 @@ void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
         .scale_bytes = scale_bytes_c,
         .dot_us = dot_us_c,
         .scores = scores_c,
+        .join_wide = join_wide_c,
         .add_scaled = add_scaled_c,
         .weigh_narrow = weigh_narrow_c,
         .weigh_wide = weigh_wide_c,

@@ -95,6 +95,9 @@ typedef struct vq_codes_kernels {
     /* out[i] = (float)(2 dots[i] - centre) * scale * norms[i] + base */
     void (*scores)(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, float base,
                    uint32_t n);
+    /* Four sums of products of two-byte levels and 14-bit integers as one, exact in 64 bits and rounded once:
+     * out[i] = (float)(2 (128 (256 hh[i] + hl[i]) + 256 lh[i] + ll[i]) + plus); hh, hl, lh, ll are `stride` apart */
+    void (*join_wide)(float *out, const int32_t *dots, size_t stride, int64_t plus, uint32_t n);
     /* acc[i] += (float)(2 dots[i] + sum) * scale */
     void (*add_scaled)(float *acc, const int32_t *dots, int32_t sum, float scale, uint32_t n);
     /* Weights times norms as bytes: out [64], most 255 (narrow) or two times 7 bits (wide: out [2][64], high first).

@@ -232,12 +232,11 @@ static void score_wide(const vq_rowcode *rc, const vq_rowcode_page *page, const 
         const int64_t centre = (int64_t)VQ_WIDE_TOP * head->sum;
         for (uint32_t g = 0; g < page->n_granules; g++) {
             const float base = page->means ? mean_score(rc, &page->means[g], head) : 0;
-            for (uint32_t t = g * VQ_CODES_GRANULE; t < (g + 1) * VQ_CODES_GRANULE; t++) {
-                const size_t at = (size_t)i * VQ_CODES_ROWS + t;
-                const int64_t high_q = 256 * (int64_t)dots[0][at] + dots[1][at];
-                const int64_t low_q = 256 * (int64_t)dots[2][at] + dots[3][at];
-                out[at] = (float)(2 * (128 * high_q + low_q) - centre) * head->scale * page->norms[t] + base;
-            }
+            const size_t at = (size_t)i * VQ_CODES_ROWS + g * VQ_CODES_GRANULE;
+            float *o = out + at;
+            rc->k->join_wide(o, dots[0] + at, sizeof dots[0] / sizeof dots[0][0], -centre, VQ_CODES_GRANULE);
+            for (uint32_t t = 0; t < VQ_CODES_GRANULE; t++)
+                o[t] = o[t] * head->scale * page->norms[g * VQ_CODES_GRANULE + t] + base;
         }
     }
 }
@@ -343,12 +342,11 @@ static void mix_wide(const vq_rowcode *rc, const int8_t *high, const int8_t *low
                        bytes[0][part / 2], sizeof bytes[0], n);
     for (uint32_t i = 0; i < n; i++) {
         const float scale = unit[i] * rc->levels->step;
-        for (uint32_t j = 0; j < rc->d; j++) {
-            const size_t at = (size_t)i * VQ_ROWCODE_MAX_D + j;
-            const int64_t high_w = 256 * (int64_t)dots[0][at] + dots[1][at];
-            const int64_t low_w = 256 * (int64_t)dots[2][at] + dots[3][at];
-            acc[i * acc_stride + j] += (float)(2 * (128 * high_w + low_w) + sums[i]) * scale;
-        }
+        float sum[VQ_ROWCODE_MAX_D];
+        rc->k->join_wide(sum, dots[0] + (size_t)i * VQ_ROWCODE_MAX_D, sizeof dots[0] / sizeof dots[0][0], sums[i],
+                         rc->d);
+        for (uint32_t j = 0; j < rc->d; j++)
+            acc[i * acc_stride + j] += sum[j] * scale;
     }
 }
 

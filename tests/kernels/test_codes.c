@@ -253,6 +253,19 @@ static void check_dots(uint32_t n_lanes, uint32_t n_quads, uint32_t n, bool at_e
     free(want);
 }
 
+/* Four sums of products as one. */
+static void check_join(uint32_t n, bool at_end)
+{
+    const int64_t plus = n % 2 ? -(INT64_C(1) << 33) : 12345;
+    int32_t *dots = take(0, (size_t)4 * n * sizeof *dots, at_end);
+    float *out = take(1, n * sizeof *out, at_end), *want = malloc((n + 1) * sizeof *want);
+    draw_bytes((uint8_t *)dots, (size_t)4 * n * sizeof *dots, 255);
+    tier.join_wide(out, dots, n, plus, n);
+    definition.join_wide(want, dots, n, plus, n);
+    SAME("join_wide", n, out, want, n * sizeof *out);
+    free(want);
+}
+
 /* Products without a tile: every tier equals the definition, and that equals its own tile and products over it. */
 static void check_fused(uint32_t bits, uint32_t n_groups, uint32_t n_granules, uint32_t n, bool at_end)
 {
@@ -311,8 +324,10 @@ static void tiers_equal_the_definitions(void **state)
         tier_name = tier_names[t];
         vq_codes_kernels_init(&tier, tier_sets[t]);
         for (uint32_t end = 0; end < 2; end++) {
-            for (size_t i = 0; i < N_SIZES; i++)
+            for (size_t i = 0; i < N_SIZES; i++) {
                 check_vectors(sizes[i], end);
+                check_join(sizes[i], end);
+            }
             check_weights(end);
             for (uint32_t bits = 1; bits <= 8; bits++)
                 for (uint32_t groups = 1; groups <= 64; groups = groups < 5 ? groups + 1 : groups * 2 + 1)

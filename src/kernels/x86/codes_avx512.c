@@ -198,6 +198,21 @@ static void scores(float *out, const int32_t *dots, int32_t centre, float scale,
     }
 }
 
+static void join_wide(float *out, const int32_t *dots, size_t stride, int64_t plus, uint32_t n)
+{
+    const __m512i p = _mm512_set1_epi64(plus);
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __mmask8 m = n - i >= 8 ? 0xff : (__mmask8)((1u << (n - i)) - 1);
+        __m512i x[4];
+        for (uint32_t part = 0; part < 4; part++)
+            x[part] = _mm512_cvtepi32_epi64(_mm256_maskz_loadu_epi32(m, dots + part * stride + i));
+        const __m512i high = _mm512_add_epi64(_mm512_slli_epi64(x[0], 8), x[1]);
+        const __m512i low = _mm512_add_epi64(_mm512_slli_epi64(x[2], 8), x[3]);
+        const __m512i twice = _mm512_slli_epi64(_mm512_add_epi64(_mm512_slli_epi64(high, 7), low), 1);
+        _mm256_mask_storeu_ps(out + i, m, _mm512_cvtepi64_ps(_mm512_add_epi64(twice, p)));
+    }
+}
+
 static void add_scaled(float *acc, const int32_t *dots, int32_t sum, float scale, uint32_t n)
 {
     const __m512i c = _mm512_set1_epi32(sum);
@@ -366,6 +381,7 @@ void vq_codes_kernels_init_avx512(vq_codes_kernels *k)
     k->scale_bytes = scale_bytes;
     k->dot_us = dot_us;
     k->scores = scores;
+    k->join_wide = join_wide;
     k->add_scaled = add_scaled;
     k->weigh_narrow = weigh_narrow;
     k->weigh_wide = weigh_wide;
