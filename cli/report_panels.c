@@ -345,19 +345,21 @@ static bool take_rank(report *r, const json_t *row, const char *source)
 /* "heads": [layer][head] of one observation. */
 static bool take_anisotropy(report *r, const json_t *row, const char *source)
 {
-    static const plan p = {FIG_HEAT,
-                           "anisotropy",
-                           "Anisotropy of queries and keys",
-                           "layer",
-                           "head",
-                           "Observation 3.1: share of queries on the same side of their first singular direction, in "
-                           "percent. Observation 3.2: correlation of a key's projection on it with the attention that "
-                           "the key receives, times 100.",
-                           "%.0f",
-                           false,
-                           false,
-                           -100,
-                           100};
+    static const plan p = {
+        FIG_HEAT,
+        "anisotropy",
+        "Anisotropy of queries and keys",
+        "layer",
+        "head",
+        "In percent. Observation 3.1: queries, and keys, lie on one side of the queries' first singular "
+        "direction. Observation 3.2: the largest mean projection on another direction, over that "
+        "on this one, vanishes. Then a key's projection orders keys by the attention that they "
+        "receive (rank correlation).",
+        "%.0f",
+        false,
+        false,
+        -100,
+        100};
     char model[FIG_NAME], column[32], name[32];
     size_t i, k;
     const json_t *layer, *head;
