@@ -225,23 +225,26 @@ static void draw_lines(const figure *f, FILE *to)
     fprintf(to, "set xrange [%.9g:%.9g]\nset offsets 0, 0, graph 0.04, 0\n", x.low - margin, x.high + margin);
     if (y.low >= 0 && y.low < y.high / 2)
         fputs("set yrange [0:*]\n", to);
+    bool apart = false; /* series that share their few places stand a little beside them, so that intervals show */
     if (f->log_x) {
         log_axis('x', x, to);
-        tics_at_points(f, to);
+        apart = tics_at_points(f, to) && f->series.n > 3 && x.low > 0 && x.high / x.low >= 3;
     }
     if (f->log_y)
         log_axis('y', y, to);
     fputs("set grid ytics lc rgb '#dddddd'\nplot ", to);
     const char *between = "";
     for (size_t s = 0; s < f->series.n; s++) {
-        fprintf(to, "%s$D%zu using 1:2 with linespoints ", between, s);
+        const double place = ((double)s - (double)(f->series.n - 1) / 2) / (double)f->series.n;
+        const double shift = apart ? pow(x.high / x.low, 0.05 * place) : 1;
+        fprintf(to, "%s$D%zu using ($1*%.6g):2 with linespoints ", between, s, shift);
         style_of(s, to);
         fputs(" title ", to);
         quote(f->series.at[s], to);
         between = ", ";
         if (has_interval(f, s))
-            fprintf(to, ", $D%zu using 1:3:(0):($4-$3) with vectors nohead lc rgb '%s' lw 1.4 dt 1 notitle", s,
-                    colours[s % N_COLOURS]);
+            fprintf(to, ", $D%zu using ($1*%.6g):3:(0):($4-$3) with vectors nohead lc rgb '%s' lw 1.4 dt 1 notitle", s,
+                    shift, colours[s % N_COLOURS]);
     }
     fputc('\n', to);
 }
