@@ -54,6 +54,20 @@ static const char *name_of(const char *spec, char out[FIG_NAME])
     return out;
 }
 
+/* A method without its number of bits: "velox:bits=2,mean=0" -> "velox:mean=0". */
+static const char *family_of(const char *spec, char out[FIG_NAME])
+{
+    const char *at = strstr(spec, "bits=");
+    if (!at || at == spec || (at[-1] != ':' && at[-1] != ',')) {
+        snprintf(out, FIG_NAME, "%s", spec);
+        return out;
+    }
+    const char *rest = at + strcspn(at, ",");
+    /* what separates the option goes with it */
+    snprintf(out, FIG_NAME, "%.*s%s", (int)(at - spec - (*rest ? 0 : 1)), spec, *rest ? rest + 1 : "");
+    return out;
+}
+
 /* The number of an option of a policy or method; NaN without it. */
 static double option_of(const char *spec, const char *name)
 {
@@ -400,7 +414,7 @@ static bool take_rate(report *r, const json_t *row, const char *source)
         const interval y = interval_of(json_object_get(row, i == 0 ? "kl" : "ppl_ratio"));
         figure *f = figure_of(r, &plans[i], model_of(row, model), "", source);
         if (f && y.value > 0)
-            fig_add(f, name_of(method, name), bits, y.value, y.low > 0 ? y.low : y.value, y.high);
+            fig_add(f, family_of(method, name), bits, y.value, y.low > 0 ? y.low : y.value, y.high);
     }
     return true;
 }
