@@ -47,6 +47,16 @@ struct job {
     report report;
 };
 
+/* false: there is no list of rows */
+static bool take_rows(struct job *j, const json_t *results, const char *name, size_t *n_rows, size_t *n_taken)
+{
+    const json_t *rows = json_object_get(results, "rows"), *row;
+    size_t i;
+    json_array_foreach(rows, i, row) *n_taken += report_take(&j->report, row, name);
+    *n_rows += json_array_size(rows);
+    return json_is_array(rows);
+}
+
 static int read_file(struct job *j, const char *path)
 {
     json_error_t error;
@@ -56,13 +66,18 @@ static int read_file(struct job *j, const char *path)
     if (!f->json)
         return cli_fail("%s: line %d: %s", path, error.line, error.text);
     j->n_files++;
-    const json_t *rows = json_object_get(f->json, "rows"), *row;
-    if (!json_is_array(rows))
-        return cli_fail("%s: no \"rows\": not a results file", path);
-    size_t i, n = 0;
-    json_array_foreach(rows, i, row) n += report_take(&j->report, row, f->name);
-    if (n == 0)
-        cli_say("note: %s: none of its %zu rows belongs into a figure", path, json_array_size(rows));
+    size_t n_rows = 0, n_taken = 0;
+    if (!take_rows(j, f->json, f->name, &n_rows, &n_taken)) {
+        /* a file of sections, each with a head and rows of its own */
+        const char *name;
+        json_t *section;
+        bool any = false;
+        json_object_foreach(f->json, name, section) any |= take_rows(j, section, f->name, &n_rows, &n_taken);
+        if (!any)
+            return cli_fail("%s: no \"rows\": not a results file", path);
+    }
+    if (n_taken == 0)
+        cli_say("note: %s: none of its %zu rows belongs into a figure", path, n_rows);
     return CLI_FINE;
 }
 
