@@ -445,7 +445,9 @@ static bool take_speed(report *r, const json_t *row, const char *source)
         return false;
     /* only what ran in turns may stand side by side: a figure for each file */
     const double n_threads = number(row, "threads");
-    snprintf(part, sizeof part, "%.0f thread%s, %.40s", n_threads, n_threads > 1 ? "s" : "", source);
+    const bool others = strcmp(text(row, "group"), "others") == 0;
+    snprintf(part, sizeof part, "%.0f thread%s, %s%.40s", n_threads, n_threads > 1 ? "s" : "",
+             others ? "other codecs, " : "", source);
     snprintf(column, sizeof column, "%.0f", number(row, "depth"));
     const bool ours = strcmp(text(row, "system"), "veloxquant") == 0;
     snprintf(name, sizeof name, "%s%s%s", ours ? "" : text(row, "system"), ours ? "" : " ", text(row, "kv"));
