@@ -91,8 +91,9 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
     s->arena = arena;
     s->rotation = rotation;
     /* A least-squares norm has the smaller error, but it shrinks every row, and a sum of values adds the shrinking up
-     * while it averages the rest away. */
-    s->code = vq_rowcode_make(&vq_levels_gaussian[bits - 1], &s->rotation, k, env->d, env->keys, VQ_FIT_UNBIASED);
+     * while it averages the rest away.  Of 1-bit values the rest is too much. */
+    s->code = vq_rowcode_make(&vq_levels_gaussian[bits - 1], &s->rotation, k, env->d, env->keys,
+                              env->keys || bits > 1 ? VQ_FIT_UNBIASED : VQ_FIT_LEAST_SQUARES);
     s->mean = vq_rowcode_make(&vq_levels_gaussian[MEAN_BITS - 1], NULL, k, env->d, env->keys, VQ_FIT_LEAST_SQUARES);
     s->mean_rows = env->keys ? mean_rows : 0;
     s->scales_channels = env->keys && scales_channels;
