@@ -41,7 +41,7 @@ static vq_calibration *calibrate(const vq_model *m, uint32_t n_threads)
 {
     char path[64];
     vq_pool *pool = NULL;
-    vq_calibration *c;
+    vq_calibration *c = NULL;
     vq_error err;
     make_path(path);
     if (n_threads > 1)

@@ -157,7 +157,7 @@ static void the_same_bytes_in_any_pieces(void **state)
     make_factor(s);
     vq_feedback_encode(&s->l, NULL, s->data, 0, N_OUT, s->w, s->factor, NULL, s->scratch);
     uint8_t *other = aligned_alloc(64, s->n_bytes);
-    vq_pool *pool;
+    vq_pool *pool = NULL;
     assert_true(other && vq_pool_open(&pool, 3, NULL) == VQ_OK);
     memset(other, 0x5a, s->n_bytes);
     vq_feedback_encode(&s->l, pool, other, 5, N_OUT - 5, s->w + 5 * N_IN, s->factor, NULL, s->scratch);

@@ -105,7 +105,7 @@ static void the_same_bytes_in_any_pieces_on_any_tier(void **state)
             subject s = open_subject(bits, n_in, n_out, false, 0, 0);
             const size_t n_bytes = vq_linear_bytes(bits, n_in, n_out);
             uint8_t *other = aligned_alloc(64, n_bytes);
-            vq_pool *pool;
+            vq_pool *pool = NULL;
             assert_true(other && vq_pool_open(&pool, 3, NULL) == VQ_OK);
             vq_linear_encode(&s.l, NULL, s.data, 0, n_out, s.x, NULL, s.scratch);
             memset(other, 0x5a, n_bytes);
