@@ -16,6 +16,7 @@
 
 #include "kv/codec.h"
 #include "kv_feed.h"
+#include "support/temporary.h"
 
 enum { LAYERS = 2, HEADS = 2, D = 32, N = 420, CHUNK = 50, WINDOW = 100 };
 
@@ -55,10 +56,8 @@ static vq_kv *fork_of(vq_kv *kv)
 /* The file of a cache, as bytes. */
 static char *saved(const vq_kv *kv, size_t *n)
 {
-    char path[] = "/tmp/vq_fork_XXXXXX";
-    const int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
+    char path[TEMPORARY_PATH];
+    temporary_file(path, "fork");
     assert_int_equal(vq_kv_save(kv, path, NULL), VQ_OK);
     FILE *file = fopen(path, "rb");
     fseek(file, 0, SEEK_END);
@@ -212,8 +211,8 @@ static void forks_may_come_at_any_moment(void **state)
     assert_int_equal(vq_kv_attend(b, 0, f.q + 400 * row, CHUNK, out[1], NULL), VQ_OK);
     assert_memory_equal(out[0], out[1], (size_t)CHUNK * 2 * HEADS * D * sizeof(float));
 
-    char path[] = "/tmp/vq_fork_XXXXXX";
-    close(mkstemp(path));
+    char path[TEMPORARY_PATH];
+    temporary_file(path, "fork");
     assert_int_equal(vq_kv_save(a, path, NULL), VQ_OK);
     vq_kv *c = fork_of(b);
     vq_kv_clear(b);
@@ -298,9 +297,8 @@ static void forks_run_on_threads_of_their_own(void **state)
 
 /* ---- files ---- */
 
-static void save_to(const vq_kv *kv, char *path)
+static void save_to(const vq_kv *kv, const char *path)
 {
-    close(mkstemp(path));
     vq_error err;
     if (vq_kv_save(kv, path, &err) != VQ_OK)
         fail_msg("%s", err.text);
@@ -322,10 +320,11 @@ static void pages_in_a_file_serve_like_others(void **state)
         if (vq_codecs[c]->calibrated)
             continue;
         feed f = feed_make(LAYERS, 2 * HEADS, HEADS, D, D, N, 101);
-        char path[] = "/tmp/vq_fork_XXXXXX";
+        char path[TEMPORARY_PATH];
         float *want = outputs_of(&f, name);
         vq_kv *a = open_one(&f, name), *b = open_one(&f, name);
         feed_run(&f, a, 0, 233, CHUNK);
+        temporary_file(path, "fork");
         save_to(a, path);
         load_from(b, path);
         vq_kv_bytes bytes;
@@ -362,9 +361,10 @@ static void files_that_can_be_written_are_copied(void **state)
 {
     (void)state;
     feed f = feed_make(LAYERS, 2 * HEADS, HEADS, D, D, N, 102);
-    char path[] = "/tmp/vq_fork_XXXXXX";
+    char path[TEMPORARY_PATH];
     vq_kv *a = open_one(&f, "f16"), *b = open_one(&f, "f16");
     feed_run(&f, a, 0, N, CHUNK);
+    temporary_file(path, "fork");
     save_to(a, path);
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
@@ -407,10 +407,11 @@ static void processes_share_a_saved_cache(void **state)
     (void)state;
     enum { MANY = 2000 };
     feed f = feed_make(1, 8, 8, 64, 64, MANY, 103);
-    char path[] = "/tmp/vq_fork_XXXXXX";
+    char path[TEMPORARY_PATH];
     const vq_kv_params p = {.n_batch = 500, .keys = "int8", .values = "int8"};
     vq_kv *kv = feed_open(&f, p);
     feed_run(&f, kv, 0, MANY, 500);
+    temporary_file(path, "fork");
     save_to(kv, path);
     vq_kv_close(kv);
     int ready[2], done[2];

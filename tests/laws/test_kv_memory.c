@@ -17,6 +17,7 @@
 
 #include "kv/codec.h"
 #include "kv_feed.h"
+#include "support/temporary.h"
 
 void *__real_malloc(size_t n);
 void *__real_calloc(size_t n, size_t each);
@@ -225,8 +226,8 @@ static void what_lies_in_a_file_is_counted_apart(void **state)
     (void)state;
     feed f = feed_make(LAYERS, 2 * HEADS, HEADS, D, D, N, 35);
     const vq_kv_params p = {.sinks = 4, .residual = 32, .n_batch = CHUNK, .keys = "int8", .values = "int8"};
-    char path[] = "/tmp/vq_memory_XXXXXX";
-    close(mkstemp(path));
+    char path[TEMPORARY_PATH];
+    temporary_file(path, "memory");
     vq_kv *kv = feed_open(&f, p);
     feed_run(&f, kv, 0, N, CHUNK);
     assert_int_equal(vq_kv_save(kv, path, NULL), VQ_OK);

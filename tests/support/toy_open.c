@@ -1,4 +1,5 @@
 #include "support/toy_open.h"
+#include "support/temporary.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,9 +7,9 @@
 
 vq_status toy_open_bytes(vq_model **out, gguf_buffer b, vq_error *err)
 {
-    char path[] = "/tmp/vq-toy-XXXXXX";
-    const int fd = mkstemp(path);
-    if (fd < 0 || close(fd) != 0 || !gguf_buffer_save(b, path))
+    char path[TEMPORARY_PATH];
+    temporary_file(path, "toy");
+    if (!gguf_buffer_save(b, path))
         abort();
     free(b.bytes);
     const vq_status status = vq_model_open(out, path, err);

@@ -15,6 +15,7 @@
 #include "engine/session.h"
 #include "formats/calibration.h"
 #include "support/calibration.h"
+#include "support/temporary.h"
 #include "support/toy_open.h"
 
 enum { N = 340, N_CTX = 128, D = 8, SKIP = 32 };
@@ -29,21 +30,13 @@ static vq_model *open_model(toy_family family, uint64_t seed)
     return toy_open(&p);
 }
 
-static void make_path(char path[64])
-{
-    strcpy(path, "/tmp/vq-calibration-XXXXXX");
-    const int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
-}
-
 static vq_calibration *calibrate(const vq_model *m, uint32_t n_threads)
 {
-    char path[64];
+    char path[TEMPORARY_PATH];
     vq_pool *pool = NULL;
     vq_calibration *c = NULL;
     vq_error err;
-    make_path(path);
+    temporary_file(path, "calibration");
     if (n_threads > 1)
         assert_int_equal(vq_pool_open(&pool, n_threads, NULL), VQ_OK);
     const vq_calibrate_params params = {.n_ctx = N_CTX, .pool = pool};
@@ -264,10 +257,10 @@ static void cancelling_leaves_no_file(void **state)
 {
     (void)state;
     vq_model *m = open_model(TOY_LLAMA, 8);
-    char path[64];
+    char path[TEMPORARY_PATH];
     vq_error err;
     size_t calls = 0;
-    make_path(path);
+    temporary_file(path, "calibration");
     unlink(path);
     vq_calibrate_params params = {.n_ctx = N_CTX, .progress = stop_at_once, .arg = &calls};
     assert_int_equal(vq_calibrate(m, ids, N, &params, path, &err), VQ_ERR_CANCELLED);

@@ -12,10 +12,11 @@
 
 #include <cmocka.h>
 
+#include "../support/temporary.h"
 #include "base/cores.h"
 #include "veloxquant/threads.h"
 
-static char root[64];
+static char root[TEMPORARY_PATH];
 
 static void put(const char *path, const char *text)
 {
@@ -43,16 +44,14 @@ static uint32_t cores(const char *membership)
 static int make_root(void **state)
 {
     (void)state;
-    snprintf(root, sizeof root, "/tmp/vq-cores-XXXXXX");
-    return mkdtemp(root) == NULL;
+    temporary_folder(root, "cores");
+    return 0;
 }
 
 static int remove_root(void **state)
 {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", root);
-    return system(command);
+    return remove_temporary_folder(root);
 }
 
 static void version_2(void **state)

@@ -15,16 +15,15 @@
 
 #include <cmocka.h>
 
+#include "../support/temporary.h"
 #include "base/file.h"
 
-static char folder[64], path[128], temp[160];
+static char folder[TEMPORARY_PATH], path[128], temp[160];
 
 static int make_folder(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/vq-file-XXXXXX");
-    if (!mkdtemp(folder))
-        return 1;
+    temporary_folder(folder, "file");
     snprintf(path, sizeof path, "%s/out", folder);
     snprintf(temp, sizeof temp, "%s.tmp-%ld", path, (long)getpid());
     return 0;
@@ -33,9 +32,7 @@ static int make_folder(void **state)
 static int remove_folder(void **state)
 {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
+    return remove_temporary_folder(folder);
 }
 
 static void put(const char *text)

@@ -14,18 +14,17 @@
 #include <cmocka.h>
 
 #include "formats/rows.h"
+#include "support/temporary.h"
 #include "support/toy_open.h"
 #include "veloxquant/reservoir.h"
 #include "veloxquant/session.h"
 
-static char folder[64], source[96], a_path[96], b_path[96];
+static char folder[TEMPORARY_PATH], source[96], a_path[96], b_path[96];
 
 static int make_folder(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/vq-hf-XXXXXX");
-    if (!mkdtemp(folder))
-        return 1;
+    temporary_folder(folder, "hf");
     snprintf(source, sizeof source, "%s/toy.gguf", folder);
     snprintf(a_path, sizeof a_path, "%s/a.vqr", folder);
     snprintf(b_path, sizeof b_path, "%s/b.vqr", folder);
@@ -35,9 +34,7 @@ static int make_folder(void **state)
 static int remove_folder(void **state)
 {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
+    return remove_temporary_folder(folder);
 }
 
 static void check(vq_status status, const vq_error *err)

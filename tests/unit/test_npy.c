@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "../support/temporary.h"
 #include "veloxquant/npy.h"
 
 static size_t make(uint8_t *out, const char *header, const void *values, size_t n_bytes)
@@ -26,8 +27,8 @@ static size_t make(uint8_t *out, const char *header, const void *values, size_t 
 static void writes_what_it_reads(void **state)
 {
     (void)state;
-    char path[64];
-    snprintf(path, sizeof path, "/tmp/vq-test-npy-%d.npy", (int)getpid());
+    char path[TEMPORARY_PATH];
+    temporary_file(path, "npy");
     const float x[] = {1, -2, 3.5F, 0, 65536, -0.25F};
     const uint64_t dims[] = {1, 3, 2};
     vq_error err;

@@ -16,6 +16,7 @@
 #include "base/rng.h"
 #include "support/calibration.h"
 #include "support/codec.h"
+#include "support/temporary.h"
 
 enum { N_PAGES = 16, N = 64 * N_PAGES };
 
@@ -163,11 +164,9 @@ static void calibrations_are_asked_for_and_checked(void **state)
     p.keys = "optimal:calibration=/nowhere/x.vqc";
     refused(&p, VQ_ERR_IO, "/nowhere/x.vqc");
 
-    char path[] = "/tmp/vq-optimal-XXXXXX", cache[] = "/tmp/vq-optimal-XXXXXX", method[64];
-    const int fd = mkstemp(path), fd2 = mkstemp(cache);
-    assert_true(fd >= 0 && fd2 >= 0);
-    close(fd);
-    close(fd2);
+    char path[TEMPORARY_PATH], cache[TEMPORARY_PATH], method[64 + TEMPORARY_PATH];
+    temporary_file(path, "optimal");
+    temporary_file(cache, "optimal");
     vq_error err;
     assert_int_equal(vq_calibration_write(other, path, &err), VQ_OK);
     snprintf(method, sizeof method, "optimal:bits=2,calibration=%s", path);

@@ -15,17 +15,16 @@
 #include "formats/reservoir.h"
 #include "model/quantize.h"
 #include "quant/linear.h"
+#include "support/temporary.h"
 #include "support/toy_open.h"
 #include "veloxquant/session.h"
 
-static char folder[64], source[96], path[96], other[96];
+static char folder[TEMPORARY_PATH], source[96], path[96], other[96];
 
 static int make_folder(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/vq-quantize-XXXXXX");
-    if (!mkdtemp(folder))
-        return 1;
+    temporary_folder(folder, "quantize");
     snprintf(source, sizeof source, "%s/toy.gguf", folder);
     snprintf(path, sizeof path, "%s/a.vqr", folder);
     snprintf(other, sizeof other, "%s/b.vqr", folder);
@@ -35,9 +34,7 @@ static int make_folder(void **state)
 static int remove_folder(void **state)
 {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
+    return remove_temporary_folder(folder);
 }
 
 static void check(vq_status status, const vq_error *err)

@@ -15,18 +15,17 @@
 
 #include "formats/reservoir.h"
 #include "model/model.h"
+#include "support/temporary.h"
 #include "support/toy_open.h"
 #include "veloxquant/reservoir.h"
 #include "veloxquant/session.h"
 
-static char folder[64], path[96], other[96];
+static char folder[TEMPORARY_PATH], path[96], other[96];
 
 static int make_folder(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/vq-reservoir-XXXXXX");
-    if (!mkdtemp(folder))
-        return 1;
+    temporary_folder(folder, "reservoir");
     snprintf(path, sizeof path, "%s/a.vqr", folder);
     snprintf(other, sizeof other, "%s/b.vqr", folder);
     return 0;
@@ -35,9 +34,7 @@ static int make_folder(void **state)
 static int remove_folder(void **state)
 {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    return system(command);
+    return remove_temporary_folder(folder);
 }
 
 static void check(vq_status status, const vq_error *err)

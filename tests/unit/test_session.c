@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/rng.h"
+#include "support/temporary.h"
 #include "support/toy_open.h"
 #include "veloxquant/session.h"
 
@@ -224,10 +225,8 @@ static void cancelling(void **state)
 static void saving(void **state)
 {
     (void)state;
-    char path[] = "/tmp/test-session-XXXXXX";
-    const int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
+    char path[TEMPORARY_PATH];
+    temporary_file(path, "session");
     for (int family = 0; family < N_TOY_FAMILIES; family++) {
         vq_model *m = open_model((toy_family)family);
         vq_session *s = open_session(m, 16, N, NULL), *t = open_session(m, 5, N, NULL);
