@@ -45,8 +45,8 @@ typedef struct vq_kv_params {
     vq_pool *pool;                          /* may be NULL; must outlive the cache */
     const vq_calibration *calibration;      /* of methods that name none; may be NULL; must outlive the cache */
     const char *evict;                      /* which rows stay: "snapkv:budget=25%" ...; NULL: all of them */
-    const vq_kv_rope *ropes;                /* [n_layers], for policies that need to turn queries; may be NULL; it and
-                                               what it points to must outlive the cache */
+    const vq_kv_rope *ropes; /* [n_layers], for codecs and policies that know about turns; may be NULL; it and
+                                what it points to must outlive the cache */
 } vq_kv_params;
 
 /* Where the bytes are.  codes .. reserved, less mapped, add up to what the cache took from the operating system;

@@ -33,11 +33,12 @@ typedef struct vq_rows {
 typedef struct vq_codec_state vq_codec_state; /* each codec has its own struct behind this name */
 
 typedef struct vq_codec_env {
-    uint32_t layer, head;              /* kv head */
-    uint32_t d;                        /* length of a row */
-    bool keys;                         /* rows are keys (scored); else values (mixed) */
-    uint64_t seed;                     /* of this cache; mix in what must differ, through vq_hash64 */
-    const double *options;             /* [n_options] values, parsed and inside their ranges */
+    uint32_t layer, head;   /* kv head */
+    uint32_t d;             /* length of a row */
+    bool keys;              /* rows are keys (scored); else values (mixed) */
+    uint64_t seed;          /* of this cache; mix in what must differ, through vq_hash64 */
+    const double *options;  /* [n_options] values, parsed and inside their ranges */
+    const vq_kv_rope *rope; /* how positions turned this layer's keys, for the time of create; NULL: not known */
     const vq_calibration *calibration; /* of the cache's shape, for the time of create; NULL: none was given */
     const vq_kernels *kernels;         /* outlives the state */
 } vq_codec_env;

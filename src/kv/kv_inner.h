@@ -81,6 +81,7 @@ struct vq_kv {
     uint32_t n_threads;
     uint32_t n_layers, n_heads, n_kv_heads, group, d_k, d_v, n_ctx, n_batch;
     float scale, rope_base;
+    const vq_kv_rope *ropes; /* [n_layers] or NULL */
     vq_kv_exact exact;
     size_t exact_bytes; /* of a value */
     uint64_t seed, model_hash;

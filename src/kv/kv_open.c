@@ -35,6 +35,10 @@ static vq_status check(const vq_kv_params *p, vq_error *err)
         return vq_fail(err, VQ_ERR_ARG, "scale is %g", (double)p->scale);
     if (p->exact != VQ_KV_EXACT_F16 && p->exact != VQ_KV_EXACT_BF16 && p->exact != VQ_KV_EXACT_F32)
         return vq_fail(err, VQ_ERR_ARG, "exact is %d", (int)p->exact);
+    for (uint32_t i = 0; p->ropes && i < p->n_layers; i++)
+        if (p->ropes[i].freq && (p->ropes[i].n_rot % 2 || p->ropes[i].n_rot > p->d_k))
+            return vq_fail(err, VQ_ERR_ARG, "ropes of layer %u: n_rot is %u, must be even and at most d_k %u", i,
+                           p->ropes[i].n_rot, p->d_k);
     return VQ_OK;
 }
 
@@ -134,6 +138,7 @@ static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, uint3
                               .keys = keys,
                               .seed = kv->seed,
                               .options = m->values,
+                              .rope = kv->ropes && kv->ropes[layer].freq ? &kv->ropes[layer] : NULL,
                               .calibration = calibration,
                               .kernels = &kv->kernels};
     const vq_status status = m->codec->create(&side->state, &env, err);
@@ -333,6 +338,7 @@ static vq_status build(vq_kv *kv, const vq_kv_params *p, const vq_kv *like, vq_e
     kv->model_hash = p->model_hash;
     kv->calibration = p->calibration;
     kv->rope_base = p->rope_base;
+    kv->ropes = p->ropes;
     kv->pending = VQ_NO_LAYER;
     const uint32_t tokens = VQ_TILE_QUERIES / kv->group;
     kv->tile_tokens = tokens < 1 ? 1 : tokens > VQ_GRANULE ? VQ_GRANULE : tokens;
@@ -420,7 +426,7 @@ vq_status vq_kv_open_like(vq_kv **out, const vq_kv *like, vq_error *err)
                             .rope_base = like->rope_base,
                             .pool = like->pool,
                             .calibration = like->calibration,
-                            .ropes = like->evict ? like->evict->ropes : NULL};
+                            .ropes = like->ropes};
     *out = NULL;
     return open_checked(out, &p, like, err);
 }

@@ -50,6 +50,9 @@ static void parameters_are_checked(void **state)
     vq_kv_params p;
     p = base, p.n_layers = 0, refuse(&p, VQ_ERR_ARG, "n_layers is 0");
     p = base, p.d_k = 513, refuse(&p, VQ_ERR_ARG, "d_k is 513, allowed are 1 to 512");
+    const double freq[8] = {1};
+    vq_kv_rope odd[3] = {{freq, 3, false}, {freq, 3, false}, {freq, 3, false}};
+    p = base, p.ropes = odd, refuse(&p, VQ_ERR_ARG, "ropes of layer 0: n_rot is 3, must be even");
     p = base, p.n_heads = 5, refuse(&p, VQ_ERR_ARG, "n_heads is 5, which is no multiple of n_kv_heads 2");
     p = base, p.n_batch = 0, refuse(&p, VQ_ERR_ARG, "n_batch is 0");
     p = base, p.sinks = 5000, refuse(&p, VQ_ERR_ARG, "sinks is 5000");
