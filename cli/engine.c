@@ -19,7 +19,8 @@ const size_t cli_n_model_options = sizeof cli_model_options / sizeof cli_model_o
 
 const cli_option cli_cache_options[] = {
     {0, "kv", CLI_TEXT, AT(kv), "METHOD",
-     "how keys and values are stored, as NAME or NAME:option=value,...; 'veloxquant methods' lists them (default f16)",
+     "how keys and values are stored, as NAME or NAME:option=value,...; 'veloxquant methods' lists them (default f16); "
+     "plan:FILE: as the plan says, with bits for each layer and head",
      0, 0},
     {0, "kv-keys", CLI_TEXT, AT(kv_keys), "METHOD", "the same for keys alone", 0, 0},
     {0, "kv-values", CLI_TEXT, AT(kv_values), "METHOD", "the same for values alone", 0, 0},
@@ -72,6 +73,20 @@ static bool exact_type(const char *name, vq_kv_exact *out)
     return false;
 }
 
+/* The file that --kv plan:FILE names; *plan stays NULL for anything else. */
+static int open_plan(vq_plan **plan, const cli_page *page, const cli_model_args *args, const char *method)
+{
+    static const char prefix[] = "plan:";
+    const char *text = method ? method : args->kv;
+    vq_error err;
+    if (!text || strncmp(text, prefix, sizeof prefix - 1) != 0)
+        return CLI_FINE;
+    if (!method && (args->kv_keys || args->kv_values))
+        return cli_usage(
+            page, "--kv %s says how keys and values are stored: it goes with neither --kv-keys nor --kv-values", text);
+    return vq_plan_open(plan, text + sizeof prefix - 1, &err) == VQ_OK ? CLI_FINE : cli_fail_with(&err);
+}
+
 int cli_session_open(vq_session **out, const cli_engine *e, const cli_page *page, const cli_model_args *args,
                      const char *method)
 {
@@ -79,11 +94,20 @@ int cli_session_open(vq_session **out, const cli_engine *e, const cli_page *page
     vq_error err;
     *out = NULL;
     vq_session_params_init(&params);
+    if (!exact_type(args->kv_exact, &params.kv_exact))
+        return cli_usage(page, "--kv-exact: '%s', must be f16, bf16 or f32", args->kv_exact);
     params.n_ctx = args->n_ctx;
     params.n_batch = args->n_batch;
     params.exact = args->exact;
-    params.kv_keys = method ? method : args->kv_keys ? args->kv_keys : args->kv;
-    params.kv_values = method ? method : args->kv_values ? args->kv_values : args->kv;
+    vq_plan *plan = NULL;
+    const int opened = open_plan(&plan, page, args, method);
+    if (opened != CLI_FINE)
+        return opened;
+    params.plan = plan;
+    if (!plan) {
+        params.kv_keys = method ? method : args->kv_keys ? args->kv_keys : args->kv;
+        params.kv_values = method ? method : args->kv_values ? args->kv_values : args->kv;
+    }
     params.kv_layers = method ? NULL : args->kv_layers;
     params.evict = args->evict;
     params.sinks = args->sinks;
@@ -91,13 +115,12 @@ int cli_session_open(vq_session **out, const cli_engine *e, const cli_page *page
     params.seed = (uint64_t)args->kv_seed;
     params.pool = e->pool;
     params.calibration = e->calibration;
-    if (!exact_type(args->kv_exact, &params.kv_exact))
-        return cli_usage(page, "--kv-exact: '%s', must be f16, bf16 or f32", args->kv_exact);
     const uint32_t trained = vq_model_get_info(e->model)->n_ctx_train;
     if (!method && args->n_ctx > trained)
         cli_say("note: a context of %u tokens, the model was trained on %u; beyond that texts get worse", args->n_ctx,
                 trained);
     const vq_status status = vq_session_open(out, e->model, &params, &err);
+    vq_plan_close(plan);
     if (status == VQ_ERR_ARG)
         return cli_usage(page, "%s", err.text);
     return status == VQ_OK ? CLI_FINE : cli_fail_with(&err);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "veloxquant/calibration.h"
+#include "veloxquant/plan.h"
 #include "veloxquant/status.h"
 #include "veloxquant/threads.h"
 
@@ -36,6 +37,8 @@ typedef struct vq_kv_params {
     const uint32_t *window;                 /* [n_layers] sliding window in tokens, 0 = all; NULL = all layers global */
     float scale;                            /* of q.k; 0 means 1/sqrt(d_k) */
     const char *keys, *values;              /* "f16", "turboquant-mse:bits=3" ...; NULL means "f16" */
+    const vq_plan *plan;                    /* instead of keys and values, methods and bits of each head; NULL for
+                                               none; it may go after vq_kv_open */
     const char *layers;                     /* overrides "0-1=f16,17=int8", both keys and values; NULL for none */
     uint32_t sinks, residual;               /* or VQ_KV_DEFAULT */
     vq_kv_exact exact;                      /* type of sinks and recent rows */

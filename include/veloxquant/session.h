@@ -17,6 +17,7 @@ typedef struct vq_session_params {
     uint32_t n_batch; /* prompt tokens a forward pass; 0: 256.  Results do not depend on it */
     bool exact;       /* f32 activations instead of int8: slower, what quality is judged in */
     const char *kv_keys, *kv_values, *kv_layers; /* as vq_kv_params */
+    const vq_plan *plan;                         /* likewise; instead of kv_keys and kv_values */
     const char *evict;                           /* likewise; NULL: nothing is evicted */
     uint32_t sinks, residual;                    /* VQ_KV_DEFAULT */
     vq_kv_exact kv_exact;

@@ -10,6 +10,7 @@
 #include "veloxquant/measure.h"
 #include "veloxquant/model.h"
 #include "veloxquant/npy.h"
+#include "veloxquant/plan.h"
 #include "veloxquant/reservoir.h"
 #include "veloxquant/session.h"
 #include "veloxquant/status.h"

@@ -51,6 +51,7 @@ static vq_status open_parts(vq_session *s, const vq_session_params *params, vq_e
     kv.n_batch = s->n_batch;
     kv.keys = params->kv_keys;
     kv.values = params->kv_values;
+    kv.plan = params->plan;
     kv.layers = params->kv_layers;
     kv.sinks = params->sinks;
     kv.residual = params->residual;

@@ -401,7 +401,7 @@ static void rate_head(const compact_job *job, uint32_t head, vq_kv_scratch *s)
         const vq_kv_page *page = &h->pages[p];
         const uint32_t n = (uint32_t)__builtin_popcountll(page->live);
         h->k.codec->decode(h->k.state, page->bytes, 0, page->n, s->rows);
-        h->v.codec->decode(h->v.state, page->bytes + l->value_at, 0, page->n, s->rows_v);
+        h->v.codec->decode(h->v.state, page->bytes + h->value_at, 0, page->n, s->rows_v);
         gather(s->rows, kv->d_k, page->live);
         gather(s->rows_v, kv->d_v, page->live);
         rate_rows(job, &view, s->rows, s->rows_v, at, n);

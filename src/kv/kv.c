@@ -168,7 +168,7 @@ static void encode_page(void *arg, uint32_t index, uint32_t thread)
     const vq_kv_page *page = &h->pages[page_index];
     const uint32_t to = job->to < page->first + VQ_PAGE_ROWS ? job->to : page->first + VQ_PAGE_ROWS;
     const vq_side *side = keys ? &h->k : &h->v;
-    unsigned char *bytes = page->bytes + (keys ? 0 : l->value_at);
+    unsigned char *bytes = page->bytes + (keys ? 0 : h->value_at);
     float *x = kv->scratch[thread].rows;
     for (uint32_t row = page->first + page->n; row < to; row += l->granule) {
         for (uint32_t i = 0, n; i < l->granule; i += n) {
@@ -211,7 +211,7 @@ static vq_status take_pages(append_job *job, vq_error *err)
                 status = VQ_ERR_NOMEM;
             if (status != VQ_OK)
                 break;
-            memset(page.bytes, 0, l->page_bytes);
+            memset(page.bytes, 0, h->page_bytes);
             h->pages[h->n_pages++] = page;
         }
         const uint32_t n = h->n_pages - h->touched;
@@ -310,7 +310,7 @@ static void thaw(vq_kv *kv, vq_kv_layer *l, uint32_t first, uint32_t n)
                 const size_t to = vq_kv_page_row(page, at) - first;
                 h->k.codec->decode(h->k.state, page->bytes, at, 1, x);
                 vq_kv_exact_from_f32(kv, h->exact_k + to * kv->d_k * kv->exact_bytes, x, kv->d_k);
-                h->v.codec->decode(h->v.state, page->bytes + l->value_at, at, 1, x);
+                h->v.codec->decode(h->v.state, page->bytes + h->value_at, at, 1, x);
                 vq_kv_exact_from_f32(kv, h->exact_v + to * kv->d_v * kv->exact_bytes, x, kv->d_v);
                 h->exact_live[0] |= (page->live >> at & 1) << to;
             }
@@ -420,7 +420,7 @@ static void read_page(read_call *c, const vq_kv_page *page)
         if (c->k)
             h->k.codec->decode(h->k.state, page->bytes, i, 1, c->k + (size_t)c->n * kv->d_k);
         if (c->v)
-            h->v.codec->decode(h->v.state, page->bytes + c->l->value_at, i, 1, c->v + (size_t)c->n * kv->d_v);
+            h->v.codec->decode(h->v.state, page->bytes + h->value_at, i, 1, c->v + (size_t)c->n * kv->d_v);
         if (c->pos)
             c->pos[c->n] = c->l->first_pos + vq_kv_page_row(page, i);
     }

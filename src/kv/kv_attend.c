@@ -204,10 +204,10 @@ static void run_exact(const attend_job *job, const tile *t, uint32_t head, const
 }
 
 /* How many pages further what is read next lies: far enough to come from memory in time, near enough to stay in L1. */
-static uint32_t pages_ahead(const vq_kv_layer *l)
+static uint32_t pages_ahead(const vq_kv_head *h)
 {
     enum { BYTES_AHEAD = 8192 };
-    const size_t n = BYTES_AHEAD / l->page_bytes;
+    const size_t n = BYTES_AHEAD / h->page_bytes;
     return n < 1 ? 1 : n > VQ_SOFTMAX_BLOCKS ? VQ_SOFTMAX_BLOCKS : (uint32_t)n;
 }
 
@@ -220,7 +220,7 @@ static void run_pages(const attend_job *job, const tile *t, uint32_t head, const
     const vq_kv_head *h = &l->heads[head];
     const size_t acc_len = vq_side_acc_len(&h->v), n_scores = (size_t)t->n_queries * VQ_PAGE_ROWS;
     const uint32_t end_page = h->first_index + h->n_pages, end = seg->end < end_page ? seg->end : end_page;
-    const uint32_t far = pages_ahead(l);
+    const uint32_t far = pages_ahead(h);
     uint32_t pos[VQ_SOFTMAX_BLOCKS][VQ_PAGE_ROWS];
     for (uint32_t p = seg->first > h->first_index ? seg->first : h->first_index; p < end;) {
         const vq_kv_page *pages[VQ_SOFTMAX_BLOCKS];
@@ -248,8 +248,8 @@ static void run_pages(const attend_job *job, const tile *t, uint32_t head, const
         weigh(job->kv, t, s, n_blocks, acc_len);
         for (uint32_t b = 0; b < n_blocks; b++) {
             if (rows[b].next)
-                rows[b].next = (const unsigned char *)rows[b].next + l->value_at;
-            vq_side_mix(&h->v, pages[b]->bytes + l->value_at, &rows[b], s->scores + b * n_scores, t->n_queries,
+                rows[b].next = (const unsigned char *)rows[b].next + h->value_at;
+            vq_side_mix(&h->v, pages[b]->bytes + h->value_at, &rows[b], s->scores + b * n_scores, t->n_queries,
                         s->part);
         }
     }

@@ -1,7 +1,7 @@
 /* Saved caches.  All numbers are little-endian.
  *
  *     magic        8 bytes    "VQ-CACHE"
- *     version      u32        4
+ *     version      u32        5
  *     n_fields     u32        11
  *     fields       u64 each   n_layers n_heads n_kv_heads d_k d_v exact seed model_hash, f32 bits of scale rope_base,
  *                             calibration_hash (0: none)
@@ -10,8 +10,11 @@
  *     for each layer:
  *       keys       method     n u32, n bytes of name, format u32, n_options u32, f64 each
  *       values     method
- *       n_fields   u32        6
- *       fields     u64 each   window sinks residual granule value_at page_bytes
+ *       n_fields   u32        4
+ *       fields     u64 each   window sinks residual granule
+ *       and for each kv head:
+ *         n_fields u32        4
+ *         fields   u64 each   f64 bits of key_bits value_bits (0: the codec has no option `bits`), value_at page_bytes
  *       state      u32 each   first_pos n_rows coded_end coded_floor
  *     zeros to a multiple of 64
  *     for each layer and kv head:
@@ -42,13 +45,13 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "rows are written as they lie in memory");
 
 static const char magic[8] = {'V', 'Q', '-', 'C', 'A', 'C', 'H', 'E'};
-enum { VERSION = 4, N_FIELDS = 11, N_LAYER_FIELDS = 6, ALIGN = 64, HAS_OFFSETS = 1, IS_RECODED = 2 };
+enum { VERSION = 5, N_FIELDS = 11, N_LAYER_FIELDS = 4, N_HEAD_FIELDS = 4, ALIGN = 64, HAS_OFFSETS = 1, IS_RECODED = 2 };
 
 /* What has to be equal in the file and in the cache. */
 typedef struct field {
     const char *name;
     uint64_t value;
-    bool is_float;
+    enum { AS_COUNT, AS_FLOAT, AS_DOUBLE } kind;
 } field;
 
 static uint64_t float_bits(float x)
@@ -58,27 +61,44 @@ static uint64_t float_bits(float x)
     return bits;
 }
 
+static uint64_t double_bits(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 static void fields_of(const vq_kv *kv, field f[N_FIELDS])
 {
-    const field all[N_FIELDS] = {{"n_layers", kv->n_layers, false},
-                                 {"n_heads", kv->n_heads, false},
-                                 {"n_kv_heads", kv->n_kv_heads, false},
-                                 {"d_k", kv->d_k, false},
-                                 {"d_v", kv->d_v, false},
-                                 {"exact", kv->exact, false},
-                                 {"seed", kv->seed, false},
-                                 {"model_hash", kv->model_hash, false},
-                                 {"scale", float_bits(kv->scale), true},
-                                 {"rope_base", float_bits(kv->rope_base), true},
-                                 {"calibration", kv->calibration_hash, false}};
+    const field all[N_FIELDS] = {{"n_layers", kv->n_layers, AS_COUNT},
+                                 {"n_heads", kv->n_heads, AS_COUNT},
+                                 {"n_kv_heads", kv->n_kv_heads, AS_COUNT},
+                                 {"d_k", kv->d_k, AS_COUNT},
+                                 {"d_v", kv->d_v, AS_COUNT},
+                                 {"exact", kv->exact, AS_COUNT},
+                                 {"seed", kv->seed, AS_COUNT},
+                                 {"model_hash", kv->model_hash, AS_COUNT},
+                                 {"scale", float_bits(kv->scale), AS_FLOAT},
+                                 {"rope_base", float_bits(kv->rope_base), AS_FLOAT},
+                                 {"calibration", kv->calibration_hash, AS_COUNT}};
     memcpy(f, all, sizeof all);
 }
 
 static void layer_fields_of(const vq_kv_layer *l, field f[N_LAYER_FIELDS])
 {
-    const field all[N_LAYER_FIELDS] = {{"window", l->window, false},     {"sinks", l->sinks, false},
-                                       {"residual", l->residual, false}, {"granule", l->granule, false},
-                                       {"value_at", l->value_at, false}, {"page_bytes", l->page_bytes, false}};
+    const field all[N_LAYER_FIELDS] = {{"window", l->window, AS_COUNT},
+                                       {"sinks", l->sinks, AS_COUNT},
+                                       {"residual", l->residual, AS_COUNT},
+                                       {"granule", l->granule, AS_COUNT}};
+    memcpy(f, all, sizeof all);
+}
+
+static void head_fields_of(const vq_kv_head *h, field f[N_HEAD_FIELDS])
+{
+    const field all[N_HEAD_FIELDS] = {{"bits of keys", double_bits(h->k_bits), AS_DOUBLE},
+                                      {"bits of values", double_bits(h->v_bits), AS_DOUBLE},
+                                      {"value_at", h->value_at, AS_COUNT},
+                                      {"page_bytes", h->page_bytes, AS_COUNT}};
     memcpy(f, all, sizeof all);
 }
 
@@ -171,7 +191,7 @@ static void put_head(writer *w, const vq_kv *kv, const vq_kv_layer *l, uint32_t 
     put(w, h->sink_v, n_sinks * kv->d_v * kv->exact_bytes);
     pad(w);
     for (uint32_t p = first; p < h->n_pages; p++)
-        put(w, h->pages[p].bytes, l->page_bytes);
+        put(w, h->pages[p].bytes, h->page_bytes);
     put_exact_rows(w, kv, l, head, true);
     put_exact_rows(w, kv, l, head, false);
 }
@@ -192,6 +212,10 @@ vq_status vq_kv_write(const vq_kv *kv, vq_file_writer *file, vq_error *err)
         put_method(&w, &l->values);
         layer_fields_of(l, f);
         put_fields(&w, f, N_LAYER_FIELDS);
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
+            head_fields_of(&l->heads[h], f);
+            put_fields(&w, f, N_HEAD_FIELDS);
+        }
         put_u32(&w, l->first_pos);
         put_u32(&w, l->n_rows);
         put_u32(&w, l->coded_end);
@@ -234,6 +258,16 @@ static vq_status truncated(const reader *r, const char *what)
                    (size_t)(r->c.end - r->c.start));
 }
 
+static double real_of(int kind, uint64_t bits)
+{
+    double real;
+    float single;
+    const uint32_t low = (uint32_t)bits;
+    memcpy(&real, &bits, sizeof real);
+    memcpy(&single, &low, sizeof single);
+    return kind == AS_FLOAT ? (double)single : real;
+}
+
 static vq_status check_fields(reader *r, const char *where, const field *f, uint32_t n)
 {
     const uint32_t n_file = vq_cursor_u32(&r->c);
@@ -246,14 +280,9 @@ static vq_status check_fields(reader *r, const char *where, const field *f, uint
             return truncated(r, "header");
         if (value == f[i].value)
             continue;
-        if (f[i].is_float) {
-            float here, there;
-            const uint32_t a = (uint32_t)value, b = (uint32_t)f[i].value;
-            memcpy(&there, &a, sizeof there);
-            memcpy(&here, &b, sizeof here);
+        if (f[i].kind != AS_COUNT)
             return vq_fail(r->err, VQ_ERR_MISMATCH, "%s: %s%s is %.9g in the file, %.9g in the cache", r->name, where,
-                           f[i].name, (double)there, (double)here);
-        }
+                           f[i].name, real_of(f[i].kind, value), real_of(f[i].kind, f[i].value));
         return vq_fail(r->err, VQ_ERR_MISMATCH, "%s: %s%s is %" PRIu64 " in the file, %" PRIu64 " in the cache",
                        r->name, where, f[i].name, value, f[i].value);
     }
@@ -375,7 +404,8 @@ typedef struct file_sizes {
 } file_sizes;
 
 /* Walks over one head and counts. */
-static vq_status check_head(reader *r, const vq_kv *kv, const vq_kv_layer *l, uint32_t *n_pages, size_t *n_offsets)
+static vq_status check_head(reader *r, const vq_kv *kv, const vq_kv_layer *l, size_t page_bytes, uint32_t *n_pages,
+                            size_t *n_offsets)
 {
     const uint32_t n_sinks = l->n_rows < l->sinks ? l->n_rows : l->sinks;
     const uint32_t n_exact = l->n_rows > l->coded_end ? l->n_rows - l->coded_end : 0;
@@ -396,8 +426,8 @@ static vq_status check_head(reader *r, const vq_kv *kv, const vq_kv_layer *l, ui
     *n_pages += n;
     take_padding(r);
     const size_t k = kv->d_k * kv->exact_bytes, v = kv->d_v * kv->exact_bytes;
-    vq_cursor_take(&r->c, padded(n_sinks * k) + padded(n_sinks * v) + (uint64_t)n * l->page_bytes +
-                              padded(n_exact * k) + padded(n_exact * v));
+    vq_cursor_take(&r->c, padded(n_sinks * k) + padded(n_sinks * v) + (uint64_t)n * page_bytes + padded(n_exact * k) +
+                              padded(n_exact * v));
     return VQ_OK;
 }
 
@@ -405,7 +435,8 @@ static vq_status check_heads(reader *r, const vq_kv *kv, const vq_kv_layer *laye
 {
     for (uint32_t i = 0; i < kv->n_layers && !r->c.bad; i++)
         for (uint32_t h = 0; h < kv->n_kv_heads && !r->c.bad; h++)
-            VQ_TRY(check_head(r, kv, &layers[i], &sizes->n_pages[i * kv->n_kv_heads + h], &sizes->n_offsets));
+            VQ_TRY(check_head(r, kv, &layers[i], layers[i].heads[h].page_bytes, &sizes->n_pages[i * kv->n_kv_heads + h],
+                              &sizes->n_offsets));
     VQ_TRY(vq_evictor_check_state(kv, layers, r->name, &r->c, r->err));
     take_padding(r);
     return VQ_OK;
@@ -443,6 +474,12 @@ static vq_status read_header(reader *r, const vq_kv *kv, vq_kv_layer *layers, fi
         VQ_TRY(check_method(r, where, "keys", &layers[i].keys));
         VQ_TRY(check_method(r, where, "values", &layers[i].values));
         VQ_TRY(check_fields(r, where, f, N_LAYER_FIELDS));
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
+            char head[48];
+            snprintf(head, sizeof head, "layer %u, head %u: ", i, h);
+            head_fields_of(&layers[i].heads[h], f);
+            VQ_TRY(check_fields(r, head, f, N_HEAD_FIELDS));
+        }
         VQ_TRY(read_state(r, kv, where, &layers[i]));
     }
     take_padding(r);
@@ -507,9 +544,9 @@ static void read_head(reader *r, const vq_kv *kv, const vq_kv_layer *l, uint32_t
     take_rows(r, h->sink_k, n_sinks * kv->d_k * kv->exact_bytes);
     take_rows(r, h->sink_v, n_sinks * kv->d_v * kv->exact_bytes);
     for (uint32_t p = 0; p < h->n_pages; p++) {
-        const uint8_t *page = vq_cursor_take(&r->c, l->page_bytes);
+        const uint8_t *page = vq_cursor_take(&r->c, h->page_bytes);
         if (t->pages)
-            memcpy(h->pages[p].bytes, page, l->page_bytes);
+            memcpy(h->pages[p].bytes, page, h->page_bytes);
         else
             h->pages[p].bytes = (unsigned char *)(uintptr_t)page; /* never written: it is not the cache's own */
     }

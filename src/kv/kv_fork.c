@@ -177,7 +177,7 @@ vq_status vq_kv_page_make_own(vq_kv *kv, const vq_kv_layer *l, uint32_t head, vq
     unsigned char *bytes = vq_store_take(&kv->store, l->first_area + head, err);
     if (!bytes)
         return VQ_ERR_NOMEM;
-    memcpy(bytes, page->bytes, l->page_bytes);
+    memcpy(bytes, page->bytes, l->heads[head].page_bytes);
     give(kv, l->first_area, kv->n_kv_heads, page->bytes);
     page->bytes = bytes;
     return VQ_OK;
@@ -352,7 +352,7 @@ vq_status vq_kv_open_file_base(vq_kv_base **out, vq_kv *kv, const uint32_t *n_pa
     *out = NULL;
     vq_store_area *areas = calloc(n_areas + 1, sizeof *areas); /* the last one: offsets, of which files hold none */
     for (uint32_t i = 0; areas && i < n_areas; i++) {
-        areas[i].page_bytes = kv->layers[i / kv->n_kv_heads].page_bytes;
+        areas[i].page_bytes = kv->layers[i / kv->n_kv_heads].heads[i % kv->n_kv_heads].page_bytes;
         areas[i].n_pages = n_pages[i];
     }
     vq_kv_base *base = areas ? open_base(areas, n_areas + 1, n_bytes) : NULL;
@@ -402,11 +402,11 @@ static void measure_base(const vq_kv *kv, const vq_kv_base *base, vq_kv_bytes *o
 {
     for (uint32_t i = 0; i < kv->n_layers; i++)
         for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
-            const vq_kv_layer *l = &kv->layers[i];
-            const uint64_t n = n_held(base, l->first_area + h);
-            out->codes += n * l->split.codes;
-            out->scales += n * l->split.scales;
-            out->mapped += is_file(base) ? n * (l->split.codes + l->split.scales) : 0;
+            const vq_page_bytes *split = &kv->layers[i].heads[h].split;
+            const uint64_t n = n_held(base, kv->layers[i].first_area + h);
+            out->codes += n * split->codes;
+            out->scales += n * split->scales;
+            out->mapped += is_file(base) ? n * (split->codes + split->scales) : 0;
         }
     out->table += n_held(base, kv->offset_area) * VQ_PAGE_ROWS * sizeof(uint16_t);
 }

@@ -25,7 +25,7 @@
 enum { VQ_SEGMENT_PAGES = 16, VQ_TILE_QUERIES = 96, VQ_NO_LAYER = UINT32_MAX, VQ_MAX_OWN = 4 };
 
 typedef struct vq_kv_page {
-    unsigned char *bytes; /* keys, then values at value_at */
+    unsigned char *bytes; /* keys, then values at the head's value_at */
     uint64_t live;        /* bit i: row i counts */
     uint16_t *offsets;    /* [VQ_PAGE_ROWS] row i is row first + offsets[i], ascending; NULL: first + i */
     uint32_t first;
@@ -35,7 +35,10 @@ typedef struct vq_kv_page {
 
 typedef struct vq_kv_head {
     vq_side k, v;
-    vq_kv_page *pages; /* [page_room] */
+    double k_bits, v_bits; /* option `bits` of each; 0: the codec has none */
+    size_t value_at, page_bytes;
+    vq_page_bytes split; /* of keys and values together; page_bytes has padding on top */
+    vq_kv_page *pages;   /* [page_room] */
     uint32_t n_pages;
     uint32_t first_index;             /* how many pages left the window before pages[0] */
     uint32_t touched;                 /* first page that the append under way writes to */
@@ -45,12 +48,10 @@ typedef struct vq_kv_head {
 } vq_kv_head;
 
 typedef struct vq_kv_layer {
-    vq_method keys, values;
+    vq_method keys, values;            /* but for the bits of each head */
     uint32_t window;                   /* 0: none */
     uint32_t sinks, residual, granule; /* S, R, G */
     uint32_t exact_room, page_room;
-    size_t value_at, page_bytes;
-    vq_page_bytes split; /* of keys and values together; page_bytes has padding on top */
     uint32_t first_area; /* of the store: one a head */
     uint32_t first_pos;
     uint32_t n_rows;

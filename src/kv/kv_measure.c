@@ -50,8 +50,8 @@ static void measure_layer(const vq_kv *kv, const vq_kv_layer *l, bool pending, b
         for (uint32_t p = 0; p < h->n_pages; p++) {
             const vq_kv_page *page = &h->pages[p];
             if (vq_kv_page_is_own(kv, l, page)) {
-                out->codes += l->split.codes;
-                out->scales += l->split.scales;
+                out->codes += h->split.codes;
+                out->scales += h->split.scales;
                 out->table += page->offsets ? VQ_PAGE_ROWS * sizeof(uint16_t) : 0;
             } else if (!shared) {
                 n_elsewhere += (uint64_t)__builtin_popcountll(page->live);

@@ -8,6 +8,7 @@
 #include "base/pool.h"
 #include "kv/evict.h"
 #include "kv/kv_inner.h"
+#include "kv/plan.h"
 
 enum { MOST_CTX = 1 << 28, MOST_LAYERS = 4096, MOST_HEADS = 4096 };
 
@@ -55,7 +56,8 @@ static bool read_u32(const char **at, uint32_t *out)
 }
 
 /* "0-1=f16,17=int8:a=1,b=2": an entry starts with a digit; its options go on up to the next one that does. */
-static vq_status apply_overrides(vq_kv_layer *layers, uint32_t n_layers, const char *text, vq_error *err)
+static vq_status apply_overrides(vq_kv_layer *layers, uint32_t n_layers, uint32_t n_kv_heads, const char *text,
+                                 vq_error *err)
 {
     const char *at = text;
     while (*at) {
@@ -84,28 +86,63 @@ static vq_status apply_overrides(vq_kv_layer *layers, uint32_t n_layers, const c
         const vq_status status = vq_method_parse(&m, name, err);
         if (status != VQ_OK)
             return vq_fail_prefix(err, status, "layers %u-%u", first, last);
-        for (uint32_t i = first; i <= last; i++)
+        for (uint32_t i = first; i <= last; i++) {
             layers[i].keys = layers[i].values = m;
+            for (uint32_t h = 0; h < n_kv_heads; h++)
+                layers[i].heads[h].k_bits = layers[i].heads[h].v_bits = 0;
+        }
         at += *at == ',';
     }
+    return VQ_OK;
+}
+
+/* *bits: of one side of a head as a plan wants it, or 0, which becomes what the method's text says. */
+static vq_status settle_bits(double *bits, const vq_method *m, uint32_t layer, uint32_t head, bool keys, vq_error *err)
+{
+    size_t index;
+    const vq_kv_option_info *info = vq_method_find_bits(m->codec, &index);
+    if (*bits == 0) {
+        *bits = info ? m->values[index] : 0;
+        return VQ_OK;
+    }
+    const char *side = keys ? "keys" : "values";
+    if (!info)
+        return vq_fail(err, VQ_ERR_ARG, "plan: %s of layer %u, head %u have %g bits, but %s has no option 'bits'", side,
+                       layer, head, *bits, m->codec->name);
+    if (*bits < info->min || *bits > info->max || (!info->fraction && *bits != floor(*bits)))
+        return vq_fail(err, VQ_ERR_ARG, "plan: %s of layer %u, head %u have %g bits, %s takes %s from %g to %g", side,
+                       layer, head, *bits, m->codec->name, info->fraction ? "numbers" : "whole numbers", info->min,
+                       info->max);
     return VQ_OK;
 }
 
 static vq_status choose_methods(vq_kv_layer *layers, const vq_kv_params *p, vq_error *err)
 {
     vq_method keys, values;
-    vq_status status = vq_method_parse(&keys, p->keys ? p->keys : "f16", err);
+    if (p->plan)
+        VQ_TRY(vq_plan_check(p->plan, p, err));
+    const char *key_text = p->plan ? p->plan->keys : p->keys, *value_text = p->plan ? p->plan->values : p->values;
+    vq_status status = vq_method_parse(&keys, key_text ? key_text : "f16", err);
     if (status != VQ_OK)
         return vq_fail_prefix(err, status, "keys");
-    status = vq_method_parse(&values, p->values ? p->values : "f16", err);
+    status = vq_method_parse(&values, value_text ? value_text : "f16", err);
     if (status != VQ_OK)
         return vq_fail_prefix(err, status, "values");
     for (uint32_t i = 0; i < p->n_layers; i++) {
         layers[i].keys = keys;
         layers[i].values = values;
+        for (uint32_t h = 0; h < p->n_kv_heads; h++) {
+            layers[i].heads[h].k_bits = p->plan ? vq_plan_bits(p->plan, i, h, true) : 0;
+            layers[i].heads[h].v_bits = p->plan ? vq_plan_bits(p->plan, i, h, false) : 0;
+        }
     }
     if (p->layers)
-        VQ_TRY(apply_overrides(layers, p->n_layers, p->layers, err));
+        VQ_TRY(apply_overrides(layers, p->n_layers, p->n_kv_heads, p->layers, err));
+    for (uint32_t i = 0; i < p->n_layers; i++)
+        for (uint32_t h = 0; h < p->n_kv_heads; h++) {
+            VQ_TRY(settle_bits(&layers[i].heads[h].k_bits, &layers[i].keys, i, h, true, err));
+            VQ_TRY(settle_bits(&layers[i].heads[h].v_bits, &layers[i].values, i, h, false, err));
+        }
     for (uint32_t i = 0; i < p->n_layers; i++) {
         vq_kv_layer *l = &layers[i];
         l->window = p->window ? p->window[i] : 0;
@@ -126,9 +163,14 @@ static vq_status choose_methods(vq_kv_layer *layers, const vq_kv_params *p, vq_e
 
 /* ---- codecs ---- */
 
-static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, uint32_t layer, uint32_t head, bool keys,
-                             vq_error *err)
+static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, double bits, uint32_t layer, uint32_t head,
+                             bool keys, vq_error *err)
 {
+    double options[VQ_MAX_CODEC_OPTIONS];
+    size_t index;
+    memcpy(options, m->values, sizeof options);
+    if (vq_method_find_bits(m->codec, &index))
+        options[index] = bits;
     *side = (vq_side){.codec = m->codec, .kernels = &kv->kernels, .d = keys ? kv->d_k : kv->d_v};
     const vq_calibration *calibration;
     VQ_TRY(vq_kv_calibration_of(kv, m->codec->name, m->codec->calibrated, m->calibration, &calibration, err));
@@ -137,7 +179,7 @@ static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, uint3
                               .d = side->d,
                               .keys = keys,
                               .seed = kv->seed,
-                              .options = m->values,
+                              .options = options,
                               .rope = kv->ropes && kv->ropes[layer].freq ? &kv->ropes[layer] : NULL,
                               .calibration = calibration,
                               .kernels = &kv->kernels};
@@ -150,12 +192,11 @@ static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, uint3
 
 static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
 
-/* What a layer's page holds and which rows it keeps exactly, once its codecs are there. */
-static vq_status shape_layer(vq_kv *kv, vq_kv_layer *l, vq_error *err)
+/* What a head's page holds; the layer's granule is the largest of its heads'. */
+static vq_status shape_head(vq_kv *kv, vq_kv_layer *l, vq_kv_head *h, vq_error *err)
 {
-    const vq_kv_head *h = &l->heads[0];
-    const uint32_t gk = vq_side_granule(&h->k), gv = vq_side_granule(&h->v);
-    l->granule = gk > gv ? gk : gv;
+    const uint32_t gk = vq_side_granule(&h->k), gv = vq_side_granule(&h->v), granule = gk > gv ? gk : gv;
+    l->granule = granule > l->granule ? granule : l->granule;
     vq_page_bytes k, v;
     h->k.codec->page_bytes(h->k.state, &k);
     h->v.codec->page_bytes(h->v.state, &v);
@@ -163,10 +204,19 @@ static vq_status shape_layer(vq_kv *kv, vq_kv_layer *l, vq_error *err)
         k.codes + k.scales == 0 || v.codes + v.scales == 0)
         return vq_fail(err, VQ_ERR_UNSUPPORTED, "%s or %s has granule %u or %u, which is not 32 or 64",
                        l->keys.codec->name, l->values.codec->name, gk, gv);
-    l->split = (vq_page_bytes){.codes = k.codes + v.codes, .scales = k.scales + v.scales};
-    l->value_at = align64(k.codes + k.scales);
-    l->page_bytes = l->value_at + align64(v.codes + v.scales);
+    h->split = (vq_page_bytes){.codes = k.codes + v.codes, .scales = k.scales + v.scales};
+    h->value_at = align64(k.codes + k.scales);
+    h->page_bytes = h->value_at + align64(v.codes + v.scales);
 
+    const size_t query = vq_side_query_bytes(&h->k), acc = vq_side_acc_len(&h->v);
+    kv->query_most = query > kv->query_most ? query : kv->query_most;
+    kv->acc_most = acc > kv->acc_most ? acc : kv->acc_most;
+    return VQ_OK;
+}
+
+/* Which rows a layer keeps exactly and how many pages it can have, once its heads are shaped. */
+static void shape_layer(const vq_kv *kv, vq_kv_layer *l)
+{
     const uint64_t exact_room = (uint64_t)l->residual + l->granule, n_ctx = kv->n_ctx;
     l->exact_room = (uint32_t)(exact_room < n_ctx ? exact_room : n_ctx);
     /* After a compaction or a cut a page may begin at any granule. */
@@ -176,11 +226,6 @@ static vq_status shape_layer(vq_kv *kv, vq_kv_layer *l, vq_error *err)
     if (l->window && seen < page_room)
         page_room = seen;
     l->page_room = (uint32_t)page_room;
-
-    const size_t query = vq_side_query_bytes(&h->k), acc = vq_side_acc_len(&h->v);
-    kv->query_most = query > kv->query_most ? query : kv->query_most;
-    kv->acc_most = acc > kv->acc_most ? acc : kv->acc_most;
-    return VQ_OK;
 }
 
 /* ---- layout ---- */
@@ -292,7 +337,7 @@ static vq_status open_store(vq_kv *kv, vq_error *err)
         l->first_area = i * kv->n_kv_heads;
         for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
             vq_store_area *area = &kv->store.areas[l->first_area + h];
-            area->page_bytes = l->page_bytes;
+            area->page_bytes = l->heads[h].page_bytes;
             area->n_pages = 2 * l->page_room;
             n_all += area->n_pages;
         }
@@ -352,6 +397,10 @@ static vq_status build(vq_kv *kv, const vq_kv_params *p, const vq_kv *like, vq_e
         kv->layers[i].window = like->layers[i].window;
         kv->layers[i].sinks = like->layers[i].sinks;
         kv->layers[i].residual = like->layers[i].residual;
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
+            kv->layers[i].heads[h].k_bits = like->layers[i].heads[h].k_bits;
+            kv->layers[i].heads[h].v_bits = like->layers[i].heads[h].v_bits;
+        }
     }
     vq_policy_choice choice = {0};
     if (like && like->evict)
@@ -367,10 +416,11 @@ static vq_status build(vq_kv *kv, const vq_kv_params *p, const vq_kv *like, vq_e
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         vq_kv_layer *l = &kv->layers[i];
         for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
-            VQ_TRY(create_side(&l->heads[h].k, kv, &l->keys, i, h, true, err));
-            VQ_TRY(create_side(&l->heads[h].v, kv, &l->values, i, h, false, err));
+            VQ_TRY(create_side(&l->heads[h].k, kv, &l->keys, l->heads[h].k_bits, i, h, true, err));
+            VQ_TRY(create_side(&l->heads[h].v, kv, &l->values, l->heads[h].v_bits, i, h, false, err));
+            VQ_TRY(shape_head(kv, l, &l->heads[h], err));
         }
-        VQ_TRY(shape_layer(kv, l, err));
+        shape_layer(kv, l);
         l->coded_end = l->coded_floor = l->exact_first = l->sinks;
         /* Sinks, blocks of pages (one more where the first is cut by the window), exact rows. */
         const size_t n_segments = l->page_room / VQ_SEGMENT_PAGES + 4;

@@ -93,6 +93,14 @@ vq_status vq_method_parse(vq_method *out, const char *text, vq_error *err)
     return VQ_OK;
 }
 
+const vq_kv_option_info *vq_method_find_bits(const vq_codec *codec, size_t *index)
+{
+    for (*index = 0; *index < codec->n_options; ++*index)
+        if (strcmp(codec->options[*index].name, "bits") == 0)
+            return &codec->options[*index];
+    return NULL;
+}
+
 size_t vq_kv_n_codecs(void) { return vq_n_codecs; }
 
 void vq_kv_codec_at(size_t index, vq_kv_codec_info *out)

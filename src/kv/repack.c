@@ -92,10 +92,10 @@ static void flush(merging *m)
 {
     if (m->n_refs > 0) {
         vq_kv_page page = m->fresh[--m->n_fresh];
-        memset(page.bytes, 0, m->l->page_bytes);
+        memset(page.bytes, 0, m->h->page_bytes);
         memset(page.offsets, 0, VQ_PAGE_ROWS * sizeof *page.offsets);
         build_side(m, &m->h->k, page.bytes, 0);
-        build_side(m, &m->h->v, page.bytes + m->l->value_at, m->l->value_at);
+        build_side(m, &m->h->v, page.bytes + m->h->value_at, m->h->value_at);
         page.first = m->refs[0].row;
         for (uint32_t i = 0; i < m->n_refs; i++)
             page.offsets[i] = (uint16_t)(m->refs[i].row - page.first);

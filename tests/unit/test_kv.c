@@ -308,7 +308,7 @@ static void damaged_files_are_refused(void **state)
     assert_int_equal(vq_kv_restore(kv, "x", bytes, n, NULL, &err), VQ_ERR_CHECKSUM);
     bytes[8] = 1;
     assert_int_equal(vq_kv_restore(kv, "x", bytes, n, NULL, &err), VQ_ERR_VERSION);
-    assert_string_equal(err.text, "x: version is 1, this library reads 4");
+    assert_string_equal(err.text, "x: version is 1, this library reads 5");
     assert_int_equal(vq_kv_n_rows(kv, 0), 104); /* of the first, good one */
     assert_int_equal(vq_kv_load(kv, "no such file", &err), VQ_ERR_IO);
     assert_int_equal(vq_kv_save(kv, "no such folder/x", &err), VQ_ERR_IO);
