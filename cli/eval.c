@@ -14,6 +14,9 @@ static const cli_command evals[] = {
     {"attention-rank", "what policies rate rows by, against the attention that rows receive", eval_attention_rank},
     {"speed", "decoding after a prompt, what policies cost, memory", eval_speed},
     {"anisotropy", "the geometry of queries and keys that Q-Filters rest on", eval_anisotropy},
+    {"generation", "greedy texts: how far they come, how much they repeat", eval_generation},
+    {"distortion", "error of attention's output, layer by layer", eval_distortion},
+    {"memory", "what caches take over length", eval_memory},
     {"sharing", "memory and start of processes that run one model at once", eval_sharing},
 };
 enum { N_EVALS = sizeof evals / sizeof evals[0] };
@@ -189,6 +192,37 @@ json_t *eval_interval(double mean, double error, bool of_log)
     return list;
 }
 
+json_t *eval_packed_bits(const cli_cache *c)
+{
+    return c->packed_bits > 0 ? cli_json_real(c->packed_bits) : json_null();
+}
+
+uint64_t eval_resident_bytes(vq_session *s)
+{
+    enum { MOST = 64 };
+    const void *starts[MOST];
+    size_t n_bytes[MOST];
+    const size_t n = vq_kv_mappings(vq_session_kv(s), starts, n_bytes, MOST);
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[4352];
+    uint64_t sum = 0;
+    bool ours = false;
+    while (f && fgets(line, sizeof line, f)) {
+        unsigned long from, to;
+        unsigned long long kib;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2) {
+            ours = false;
+            for (size_t i = 0; i < n && i < MOST && !ours; i++)
+                ours = from >= (uintptr_t)starts[i] && from < (uintptr_t)starts[i] + n_bytes[i];
+        } else if (ours && sscanf(line, "Rss: %llu kB", &kib) == 1) {
+            sum += kib * 1024;
+        }
+    }
+    if (f)
+        fclose(f);
+    return sum;
+}
+
 void eval_add_cache(json_t *row, vq_session *s)
 {
     const vq_model_info *info = vq_model_get_info(vq_session_model(s));
@@ -200,4 +234,5 @@ void eval_add_cache(json_t *row, vq_session *s)
     json_object_set_new(row, "bytes", json_integer((json_int_t)c.used));
     json_object_set_new(row, "bytes_per_token", cli_json_real(n ? (double)c.used / n : 0));
     json_object_set_new(row, "bits_per_value", cli_json_real(c.bits));
+    json_object_set_new(row, "packed_bits", eval_packed_bits(&c));
 }

@@ -13,6 +13,9 @@ int eval_attention_rank(int argc, char **argv);
 int eval_speed(int argc, char **argv);
 int eval_anisotropy(int argc, char **argv);
 int eval_sharing(int argc, char **argv);
+int eval_generation(int argc, char **argv);
+int eval_memory(int argc, char **argv);
+int eval_distortion(int argc, char **argv);
 
 /* ---- what is tested: every --kv with every --evict ---- */
 typedef struct eval_args {
@@ -61,6 +64,12 @@ void eval_add_row(json_t *results, json_t *row);               /* takes the row 
 json_t *eval_interval(double mean, double error, bool of_log); /* [value, low, high] of a 95 % interval */
 /* What the session's cache holds, into a row. */
 void eval_add_cache(json_t *row, vq_session *s);
+/* Bits of a packed value: codes, scales, shared tables; of f16, bf16 and f32 what they are. null when nothing is
+ * packed.
+ */
+json_t *eval_packed_bits(const cli_cache *c);
+/* Bytes that the system has given to the cache's mappings, files left out; 0 when /proc does not say. */
+uint64_t eval_resident_bytes(vq_session *s);
 const char *eval_model_name(const char *path); /* the file's name without folders */
 
 #endif

@@ -40,6 +40,10 @@ VQ_API double vq_moments_error(const vq_moments *m); /* standard error of the me
  * 1 when there are fewer than `gram` ids, NaN without memory. */
 VQ_API double vq_eval_distinct(const int32_t *ids, size_t n, uint32_t gram);
 
+/* Where a text falls into a loop that lasts to its end: the index of the first token that repeats what stands a period
+ * before it, and so does every token after it, for two periods and 16 tokens at least.  n when it does not. */
+VQ_API size_t vq_eval_loop_start(const int32_t *ids, size_t n);
+
 /* Called after each scored token; false cancels. */
 typedef bool (*vq_eval_fn)(void *arg, size_t done, size_t all, double nll_of_token);
 
@@ -150,6 +154,26 @@ typedef struct vq_anisotropy {
 
 /* out [n_layers][n_heads]; the first 32 rows are left out. */
 VQ_API vq_status vq_eval_anisotropy(const vq_model *model, const vq_anisotropy_params *params, vq_anisotropy *out,
+                                    vq_error *err);
+
+/* ---- what a cache does to attention, layer by layer ---- */
+typedef struct vq_distortion_params {
+    const int32_t *ids;    /* [n] one context, a prompt */
+    uint32_t n, n_queries; /* the output of the last n_queries tokens is compared, 1 to n */
+    bool (*progress)(void *arg, size_t done, size_t all); /* in layers; may be NULL; false cancels */
+    void *arg;
+} vq_distortion_params;
+
+/* Of one layer: attention's output as it came from the cache against the one of the same queries over the same rows
+ * unrounded.  A layer's rows are those that the model computes with this cache in the layers below. */
+typedef struct vq_distortion {
+    double error;  /* sqrt(sum |o - o^|^2 / sum |o|^2) */
+    double cosine; /* mean over tokens and heads */
+} vq_distortion;
+
+/* out [n_layers].  The session is cleared first and must take the whole context in one pass (n_batch); it then holds
+ * it. */
+VQ_API vq_status vq_eval_distortion(vq_session *s, const vq_distortion_params *params, vq_distortion *out,
                                     vq_error *err);
 
 /* What a cache method does to rows, without a model. */

@@ -126,6 +126,15 @@ VQ_API uint32_t vq_kv_n_sinks(const vq_kv *kv, uint32_t layer);
 VQ_API vq_status vq_kv_truncate(vq_kv *kv, uint32_t n, vq_error *err);
 VQ_API void vq_kv_clear(vq_kv *kv);
 VQ_API void vq_kv_measure(const vq_kv *kv, vq_kv_bytes *out);
+
+/* Seconds that a layer took.  append: taking rows in, encoding what became old enough; attend: attention. */
+typedef struct vq_kv_times {
+    double append_seconds, attend_seconds;
+} vq_kv_times;
+/* From here on every append and every attention adds what it took to times [n_layers], which must outlive that; NULL
+ * ends it.  Without it no clock is read.  Forks are not timed. */
+VQ_API void vq_kv_time(vq_kv *kv, vq_kv_times *times);
+
 /* The address ranges that the pool maps, for comparing with /proc/self/smaps; returns how many there are. */
 VQ_API size_t vq_kv_mappings(const vq_kv *kv, const void **starts, size_t *n_bytes, size_t most);
 

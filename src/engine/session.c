@@ -142,6 +142,7 @@ void vq_session_close(vq_session *s)
 const vq_model *vq_session_model(const vq_session *s) { return s->model; }
 vq_kv *vq_session_kv(vq_session *s) { return s->kv; }
 const vq_kv *vq_session_kv_of(const vq_session *s) { return s->kv; }
+vq_pool *vq_session_pool(const vq_session *s) { return s->pool; }
 void vq_session_observe(vq_session *s, const vq_observer *o) { vq_forward_observe(s->forward, o); }
 uint32_t vq_session_n_ctx(const vq_session *s) { return s->n_ctx; }
 uint32_t vq_session_n_tokens(const vq_session *s) { return s->n_tokens; }

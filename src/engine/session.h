@@ -24,6 +24,7 @@ void vq_session_observe(vq_session *s, const vq_observer *observer);
 vq_status vq_session_probe(vq_session *s, vq_forward *forward, uint32_t n_batch, vq_error *err);
 
 const vq_kv *vq_session_kv_of(const vq_session *s);
+vq_pool *vq_session_pool(const vq_session *s); /* may be NULL */
 
 /* Sets the ids of a cache that was just restored; n is at most the context. */
 void vq_session_set_ids(vq_session *s, const int32_t *ids, uint32_t n);

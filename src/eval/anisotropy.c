@@ -21,12 +21,8 @@ struct scratch {
 };
 
 struct job {
-    const vq_anisotropy_params *params;
-    const vq_layer_rows *rows;
     vq_anisotropy *out;
-    struct scratch *scratch;
-    vq_status *status; /* [n_heads] */
-    vq_error *errors;
+    struct scratch *scratch; /* [n_threads] */
 };
 
 static const float *query(const vq_layer_rows *r, uint32_t i, uint32_t head)
@@ -58,9 +54,10 @@ static void directions(const vq_layer_rows *r, uint32_t head, struct scratch *s,
     out->rest = (float)(first != 0 ? rest / fabs(first) : INFINITY);
 }
 
-static vq_status measure_head(const struct job *j, uint32_t head, struct scratch *s, vq_error *err)
+static vq_status measure_head(void *arg, const vq_layer_rows *r, uint32_t head, uint32_t thread, vq_error *err)
 {
-    const vq_layer_rows *r = j->rows;
+    const struct job *j = arg;
+    struct scratch *s = &j->scratch[thread];
     const uint32_t d = r->d_k, kv_head = head / (r->n_heads / r->n_kv_heads);
     vq_anisotropy *out = &j->out[(size_t)r->layer * r->n_heads + head];
     memset(s->matrix, 0, (size_t)d * d * sizeof *s->matrix);
@@ -100,32 +97,6 @@ static vq_status measure_head(const struct job *j, uint32_t head, struct scratch
     return VQ_OK;
 }
 
-static void measure_task(void *arg, uint32_t head, uint32_t thread)
-{
-    struct job *j = arg;
-    j->status[head] = measure_head(j, head, &j->scratch[thread], &j->errors[head]);
-}
-
-static vq_status on_layer(void *arg, const vq_layer_rows *rows, vq_error *err)
-{
-    struct job *j = arg;
-    j->rows = rows;
-    vq_pool_run(j->params->pool, rows->n_heads, measure_task, j);
-    for (uint32_t h = 0; h < rows->n_heads; h++)
-        if (j->status[h] != VQ_OK) {
-            if (err)
-                *err = j->errors[h];
-            return j->status[h];
-        }
-    return VQ_OK;
-}
-
-static bool on_progress(void *arg, size_t done, size_t all)
-{
-    const struct job *j = arg;
-    return !j->params->progress || j->params->progress(j->params->arg, done, all);
-}
-
 static bool allocate_scratch(struct scratch *s, size_t n, size_t d)
 {
     s->weights = malloc((3 * n + d) * sizeof(float));
@@ -158,12 +129,8 @@ vq_status vq_eval_anisotropy(const vq_model *model, const vq_anisotropy_params *
     const size_t n_out = (size_t)hp->n_layers * hp->n_heads;
     if (p->n < 2 * (SKIP + LEAST_ROWS))
         return vq_fail(err, VQ_ERR_ARG, "a context of %u tokens, must be %d or more", p->n, 2 * (SKIP + LEAST_ROWS));
-    struct job j = {.params = p,
-                    .out = calloc(n_out, sizeof *j.out),
-                    .scratch = calloc(n_threads, sizeof *j.scratch),
-                    .status = calloc(hp->n_heads, sizeof *j.status),
-                    .errors = calloc(hp->n_heads, sizeof *j.errors)};
-    bool fine = j.out && j.scratch && j.status && j.errors;
+    struct job j = {.out = calloc(n_out, sizeof *j.out), .scratch = calloc(n_threads, sizeof *j.scratch)};
+    bool fine = j.out && j.scratch;
     for (uint32_t i = 0; i < n_threads && fine; i++)
         fine = allocate_scratch(&j.scratch[i], p->n, hp->d_k);
     vq_status status = fine ? VQ_OK : vq_fail(err, VQ_ERR_NOMEM, "no memory for the rows of %u tokens", p->n);
@@ -173,9 +140,11 @@ vq_status vq_eval_anisotropy(const vq_model *model, const vq_anisotropy_params *
                                                        .n = p->n,
                                                        .exact = p->exact,
                                                        .pool = p->pool,
-                                                       .fn = on_layer,
-                                                       .progress = on_progress,
-                                                       .arg = &j},
+                                                       .n_heads = hp->n_heads,
+                                                       .fn = measure_head,
+                                                       .fn_arg = &j,
+                                                       .progress = p->progress,
+                                                       .progress_arg = p->arg},
                                   err);
     if (status == VQ_OK)
         memcpy(out, j.out, n_out * sizeof *out);
@@ -183,7 +152,5 @@ vq_status vq_eval_anisotropy(const vq_model *model, const vq_anisotropy_params *
         free_scratch(&j.scratch[i]);
     free(j.scratch);
     free(j.out);
-    free(j.status);
-    free(j.errors);
     return status;
 }

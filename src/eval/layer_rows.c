@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "base/pool.h"
 #include "engine/session.h"
 
 enum { N_KINDS = VQ_ROWS_V + 1, MOST_ROWS = 8192 /* of one chunk of a session */ };
@@ -19,9 +20,34 @@ struct capture {
     vq_vec_kernels kernels;
     float *copies[N_KINDS];
     size_t n_values[N_KINDS]; /* room of each */
+    vq_status *head_status;   /* [run->n_heads] */
+    vq_error *head_errors;
     vq_status status;
     vq_error *err;
 };
+
+static void head_task(void *arg, uint32_t head, uint32_t thread)
+{
+    struct capture *c = arg;
+    c->head_status[head] = c->run->fn(c->run->fn_arg, &c->rows, head, thread, &c->head_errors[head]);
+}
+
+/* All heads of the layer whose rows are there; the first failure is the layer's. */
+static vq_status run_heads(struct capture *c)
+{
+    const vq_layer_rows_run *run = c->run;
+    vq_pool_run(run->pool, run->n_heads, head_task, c);
+    for (uint32_t h = 0; h < run->n_heads; h++)
+        if (c->head_status[h] != VQ_OK) {
+            if (c->err)
+                *c->err = c->head_errors[h];
+            return c->head_status[h];
+        }
+    const uint32_t n_layers = run->model->hp.n_layers, done = c->rows.layer + 1;
+    if (run->progress && !run->progress(run->progress_arg, done, n_layers))
+        return vq_fail(c->err, VQ_ERR_CANCELLED, "cancelled after %u of %u layers", done, n_layers);
+    return VQ_OK;
+}
 
 static void on_rows(void *arg, uint32_t layer, vq_rows_kind kind, const float *x, uint32_t n_heads, uint32_t d,
                     uint32_t pos, uint32_t n)
@@ -39,22 +65,32 @@ static void on_rows(void *arg, uint32_t layer, vq_rows_kind kind, const float *x
 static void on_input(void *arg, uint32_t layer, vq_input_kind kind, const float *x, uint32_t width, uint32_t n)
 {
     struct capture *c = arg;
-    (void)x;
-    (void)width;
-    (void)n;
     if (kind != VQ_INPUT_O || c->status != VQ_OK)
         return;
+    if (n != c->rows.n) {
+        c->status = vq_fail(c->err, VQ_ERR_ARG, "the session takes %u tokens a pass, must be the %u of the context", n,
+                            c->rows.n);
+        return;
+    }
+    const uint32_t expected = c->rows.n_heads * c->rows.d_v;
+    if (width != expected) {
+        c->status = vq_fail(c->err, VQ_ERR_UNSUPPORTED, "layer %u: attention gives %u values a token, its heads %u",
+                            layer, width, expected);
+        return;
+    }
     c->rows.layer = layer;
     c->rows.window = c->run->model->windows[layer];
-    c->status = c->run->fn(c->run->arg, &c->rows, c->err);
-    const uint32_t n_layers = c->run->model->hp.n_layers;
-    if (c->status == VQ_OK && c->run->progress && !c->run->progress(c->run->arg, layer + 1, n_layers))
-        c->status = vq_fail(c->err, VQ_ERR_CANCELLED, "cancelled after %u of %u layers", layer + 1, n_layers);
+    c->rows.out = x;
+    c->status = run_heads(c);
 }
 
 static vq_status allocate(struct capture *c)
 {
     const vq_layer_rows *r = &c->rows;
+    c->head_status = calloc(c->run->n_heads, sizeof *c->head_status);
+    c->head_errors = calloc(c->run->n_heads, sizeof *c->head_errors);
+    if (!c->head_status || !c->head_errors)
+        return vq_fail(c->err, VQ_ERR_NOMEM, "no memory for %u heads", c->run->n_heads);
     for (int kind = 0; kind < N_KINDS; kind++) {
         const bool of_queries = kind == VQ_ROWS_Q || kind == VQ_ROWS_Q_BEFORE_ROPE;
         c->n_values[kind] =
@@ -81,19 +117,21 @@ static vq_status run_context(struct capture *c)
     p.n_ctx = p.n_batch = run->n;
     p.exact = run->exact;
     p.pool = run->pool;
-    vq_session *s;
+    vq_session *own = NULL, *s = run->session;
     int32_t *ids = malloc(run->n * sizeof *ids);
     if (!ids)
         return vq_fail(c->err, VQ_ERR_NOMEM, "no memory for %u tokens", run->n);
     memcpy(ids, run->ids, run->n * sizeof *ids);
     if (vq_tokenizer_adds_bos(t) && vq_tokenizer_bos(t) != VQ_NO_TOKEN)
         ids[0] = vq_tokenizer_bos(t);
-    vq_status status = vq_session_open(&s, run->model, &p, c->err);
+    vq_status status = s ? vq_session_truncate(s, 0, c->err) : vq_session_open(&own, run->model, &p, c->err);
     if (status == VQ_OK) {
+        s = s ? s : own;
         vq_session_observe(s, &observer);
         status = vq_session_eval(s, ids, run->n, NULL, 0, NULL, c->err);
+        vq_session_observe(s, NULL);
     }
-    vq_session_close(s);
+    vq_session_close(own);
     free(ids);
     return status == VQ_OK ? c->status : status;
 }
@@ -119,6 +157,8 @@ vq_status vq_layer_rows_do(const vq_layer_rows_run *run, vq_error *err)
         status = run_context(&c);
     for (int kind = 0; kind < N_KINDS; kind++)
         free(c.copies[kind]);
+    free(c.head_status);
+    free(c.head_errors);
     return status;
 }
 

@@ -16,21 +16,26 @@ typedef struct vq_layer_rows {
     /* Row i stands at position i; rows of all heads side by side. */
     const float *q, *k, *q_before, *k_before; /* [n][heads][d_k]; before: before RoPE */
     const float *v;                           /* [n][n_kv_heads][d_v] */
+    const float *out;                         /* [n][n_heads][d_v]: what attention made of them */
 } vq_layer_rows;
 
-typedef vq_status (*vq_layer_rows_fn)(void *arg, const vq_layer_rows *rows, vq_error *err);
+/* One head of one layer; on a thread of the pool, several heads at once. */
+typedef vq_status (*vq_layer_head_fn)(void *arg, const vq_layer_rows *rows, uint32_t head, uint32_t thread,
+                                      vq_error *err);
 
-/* Runs ids [n] from an empty cache, with the BOS in the first one's place where the model wants one, and calls fn once
- * for every layer, on the caller's thread; *progress counts layers and cancels with false. */
+/* Runs ids [n] as a prompt from an empty cache, with the BOS in the first one's place where the model wants one, and
+ * calls fn for heads [0, n_heads) of every layer; *progress counts layers and cancels with false. */
 typedef struct vq_layer_rows_run {
     const vq_model *model;
     const int32_t *ids;
-    uint32_t n;
-    bool exact;
-    vq_pool *pool;
-    vq_layer_rows_fn fn;
-    bool (*progress)(void *arg, size_t done, size_t all);
-    void *arg; /* of both */
+    uint32_t n, n_heads;
+    vq_session *session; /* cleared first; takes n tokens in one pass.  NULL: one of its own, with an f16 cache */
+    bool exact;          /* of its own one */
+    vq_pool *pool;       /* of its own one, and what heads run on */
+    vq_layer_head_fn fn;
+    void *fn_arg;
+    bool (*progress)(void *arg, size_t done, size_t all); /* may be NULL */
+    void *progress_arg;
 } vq_layer_rows_run;
 vq_status vq_layer_rows_do(const vq_layer_rows_run *run, vq_error *err);
 

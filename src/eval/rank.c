@@ -35,10 +35,7 @@ struct job {
     const struct scorer *scorers[VQ_RANK_MOST_SCORES];
     float *rho;
     uint32_t n_layers, n_kv_heads;
-    struct scratch *scratch;   /* [n_threads] */
-    const vq_layer_rows *rows; /* of the layer that is worked on */
-    vq_status *status;         /* [n_kv_heads] */
-    vq_error *errors;
+    struct scratch *scratch; /* [n_threads] */
 };
 
 /* Row j of a kv head. */
@@ -265,9 +262,10 @@ static uint32_t first_row(const vq_layer_rows *r)
     return seen > SKIP ? seen : SKIP;
 }
 
-static vq_status rank_head(const struct job *j, uint32_t head, struct scratch *s, vq_error *err)
+static vq_status rank_head(void *arg, const vq_layer_rows *r, uint32_t head, uint32_t thread, vq_error *err)
 {
-    const vq_layer_rows *r = j->rows;
+    const struct job *j = arg;
+    struct scratch *s = &j->scratch[thread];
     const uint32_t n = j->params->n_prompt, first = first_row(r);
     if (first + LEAST_ROWS > n)
         return vq_fail(err, VQ_ERR_ARG,
@@ -282,32 +280,6 @@ static vq_status rank_head(const struct job *j, uint32_t head, struct scratch *s
             (float)vq_spearman(s->score + first, s->truth + first, n - first, s->ranks, s->order);
     }
     return VQ_OK;
-}
-
-static void rank_task(void *arg, uint32_t head, uint32_t thread)
-{
-    struct job *j = arg;
-    j->status[head] = rank_head(j, head, &j->scratch[thread], &j->errors[head]);
-}
-
-static vq_status on_layer(void *arg, const vq_layer_rows *rows, vq_error *err)
-{
-    struct job *j = arg;
-    j->rows = rows;
-    vq_pool_run(j->params->pool, j->n_kv_heads, rank_task, j);
-    for (uint32_t h = 0; h < j->n_kv_heads; h++)
-        if (j->status[h] != VQ_OK) {
-            if (err)
-                *err = j->errors[h];
-            return j->status[h];
-        }
-    return VQ_OK;
-}
-
-static bool on_progress(void *arg, size_t done, size_t all)
-{
-    const struct job *j = arg;
-    return !j->params->progress || j->params->progress(j->params->arg, done, all);
 }
 
 static bool allocate_scratch(struct scratch *s, size_t n, size_t d)
@@ -371,9 +343,7 @@ vq_status vq_eval_rank(const vq_model *model, const vq_rank_params *p, float *rh
     const size_t n_rho = p->n_scores * hp->n_layers * hp->n_kv_heads;
     j.rho = calloc(n_rho, sizeof *j.rho);
     j.scratch = calloc(n_threads, sizeof *j.scratch);
-    j.status = calloc(hp->n_kv_heads, sizeof *j.status);
-    j.errors = calloc(hp->n_kv_heads, sizeof *j.errors);
-    bool fine = j.rho && j.scratch && j.status && j.errors;
+    bool fine = j.rho && j.scratch;
     for (uint32_t i = 0; i < n_threads && fine; i++)
         fine = allocate_scratch(&j.scratch[i], p->n, hp->d_k);
     vq_status status = fine ? VQ_OK : vq_fail(err, VQ_ERR_NOMEM, "no memory for the ranks of %u tokens", p->n);
@@ -383,9 +353,11 @@ vq_status vq_eval_rank(const vq_model *model, const vq_rank_params *p, float *rh
                                                        .n = p->n,
                                                        .exact = p->exact,
                                                        .pool = p->pool,
-                                                       .fn = on_layer,
-                                                       .progress = on_progress,
-                                                       .arg = &j},
+                                                       .n_heads = hp->n_kv_heads,
+                                                       .fn = rank_head,
+                                                       .fn_arg = &j,
+                                                       .progress = p->progress,
+                                                       .progress_arg = p->arg},
                                   err);
     if (status == VQ_OK)
         memcpy(rho, j.rho, n_rho * sizeof *rho);
@@ -393,7 +365,5 @@ vq_status vq_eval_rank(const vq_model *model, const vq_rank_params *p, float *rh
         free_scratch(&j.scratch[i]);
     free(j.scratch);
     free(j.rho);
-    free(j.status);
-    free(j.errors);
     return status;
 }

@@ -31,6 +31,20 @@ double vq_eval_distinct(const int32_t *ids, size_t n, uint32_t gram)
     return (double)distinct / (double)n_grams;
 }
 
+size_t vq_eval_loop_start(const int32_t *ids, size_t n)
+{
+    enum { LEAST = 16 };
+    size_t first = n;
+    for (size_t period = 1; period + LEAST <= n; period++) {
+        size_t at = n; /* everything from here on repeats */
+        while (at > period && ids[at - 1] == ids[at - 1 - period])
+            at--;
+        if (n - at >= LEAST && n - at >= 2 * period && at < first)
+            first = at;
+    }
+    return first;
+}
+
 vq_status vq_windows_check_text(const vq_windows *w, size_t n_windows, vq_error *err)
 {
     if (w->any_text)

@@ -251,8 +251,8 @@ static bool all_finite(const float *x, size_t n)
 }
 #endif
 
-vq_status vq_kv_append(vq_kv *kv, uint32_t layer, uint32_t pos, const float *k, const float *v, uint32_t n,
-                       vq_error *err)
+static vq_status append(vq_kv *kv, uint32_t layer, uint32_t pos, const float *k, const float *v, uint32_t n,
+                        vq_error *err)
 {
     if (layer >= kv->n_layers)
         return vq_fail(err, VQ_ERR_ARG, "layer is %u, the cache has %u", layer, kv->n_layers);
@@ -290,6 +290,17 @@ vq_status vq_kv_append(vq_kv *kv, uint32_t layer, uint32_t pos, const float *k, 
 
     vq_pool_run(kv->pool, 2 * kv->n_kv_heads * job.most_pages, encode_page, &job);
     show_rows(&job);
+    return VQ_OK;
+}
+
+vq_status vq_kv_append(vq_kv *kv, uint32_t layer, uint32_t pos, const float *k, const float *v, uint32_t n,
+                       vq_error *err)
+{
+    if (!kv->times)
+        return append(kv, layer, pos, k, v, n, err);
+    const double start = vq_kv_clock();
+    VQ_TRY(append(kv, layer, pos, k, v, n, err));
+    kv->times[layer].append_seconds += vq_kv_clock() - start;
     return VQ_OK;
 }
 

@@ -464,7 +464,7 @@ static void cut_tiles(attend_job *job)
     job->n_tiles = n;
 }
 
-vq_status vq_kv_attend(vq_kv *kv, uint32_t layer, const float *q, uint32_t n, float *out, vq_error *err)
+static vq_status attend(vq_kv *kv, uint32_t layer, const float *q, uint32_t n, float *out, vq_error *err)
 {
     if (layer >= kv->n_layers || layer != kv->pending)
         return vq_fail(err, VQ_ERR_ARG, "layer is %u, which the newest append was not to", layer);
@@ -500,5 +500,15 @@ vq_status vq_kv_attend(vq_kv *kv, uint32_t layer, const float *q, uint32_t n, fl
     }
     if (kv->evict)
         vq_evictor_attended(kv, layer, q, n);
+    return VQ_OK;
+}
+
+vq_status vq_kv_attend(vq_kv *kv, uint32_t layer, const float *q, uint32_t n, float *out, vq_error *err)
+{
+    if (!kv->times)
+        return attend(kv, layer, q, n, out, err);
+    const double start = vq_kv_clock();
+    VQ_TRY(attend(kv, layer, q, n, out, err));
+    kv->times[layer].attend_seconds += vq_kv_clock() - start;
     return VQ_OK;
 }

@@ -97,7 +97,8 @@ struct vq_kv {
     size_t n_shared;                     /* codecs' own */
     uint32_t offset_area;                /* of the store: offsets of pages */
 
-    vq_evictor *evict; /* NULL: nothing is evicted (kv/evict.h) */
+    vq_evictor *evict;  /* NULL: nothing is evicted (kv/evict.h) */
+    vq_kv_times *times; /* [n_layers], the caller's; NULL: nothing is timed */
 
     uint32_t pending;                 /* layer of the newest append, or VQ_NO_LAYER */
     unsigned char *stage_k, *stage_v; /* [n_kv_heads][n_batch][d], exact: rows from n_settled on */
@@ -227,5 +228,8 @@ void vq_kv_score_exact(const vq_kv *kv, const float *q, uint32_t n_queries, cons
 
 void vq_kv_exact_from_f32(const vq_kv *kv, void *out, const float *x, size_t n);
 void vq_kv_exact_to_f32(const vq_kv *kv, float *out, const void *x, size_t n);
+
+/* Seconds of a clock that only goes forward, for vq_kv_times. */
+double vq_kv_clock(void);
 
 #endif

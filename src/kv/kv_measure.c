@@ -1,6 +1,17 @@
-/* Where a cache's bytes are. */
+/* Where a cache's bytes are, and where its time goes. */
+#include <time.h>
+
 #include "kv/evict.h"
 #include "kv/kv_inner.h"
+
+double vq_kv_clock(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void vq_kv_time(vq_kv *kv, vq_kv_times *times) { kv->times = times; }
 
 static uint64_t count(const uint64_t *mask, uint32_t n)
 {
