@@ -88,7 +88,13 @@ static const void *page_of(void *arg, uint32_t input, size_t *n_bytes)
 static bool open_side(vq_side *side, const tier *t, const vq_method *m, uint32_t d, bool keys)
 {
     vq_error err;
-    const vq_codec_env env = {.d = d, .keys = keys, .seed = 1, .options = m->values, .kernels = &t->kernels};
+    const vq_codec_env env = {.d = d,
+                              .keys = keys,
+                              .seed = 1,
+                              .options = m->values,
+                              .inner = m->inner,
+                              .inner_options = m->inner_values,
+                              .kernels = &t->kernels};
     *side = (vq_side){.codec = m->codec, .kernels = &t->kernels, .d = d};
     if (m->codec->create(&side->state, &env, &err) == VQ_OK)
         return true;

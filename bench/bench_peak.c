@@ -261,7 +261,13 @@ static bool bench(const char *name, bool keys, uint32_t d, uint32_t n_queries, c
         fprintf(stderr, "bench_peak: %s\n", err.text);
         return false;
     }
-    const vq_codec_env env = {.d = d, .keys = keys, .seed = 1, .options = method.values, .kernels = &kernels};
+    const vq_codec_env env = {.d = d,
+                              .keys = keys,
+                              .seed = 1,
+                              .options = method.values,
+                              .inner = method.inner,
+                              .inner_options = method.inner_values,
+                              .kernels = &kernels};
     s.side.codec = method.codec;
     if (method.codec->create(&s.side.state, &env, &err) != VQ_OK) {
         fprintf(stderr, "bench_peak: %s\n", err.text);

@@ -110,6 +110,8 @@ static void print_method(const vq_kv_codec_info *c, uint32_t head_size)
     if (c->paper && c->paper[0])
         printf("  paper          %s\n", c->paper);
     print_options(c->options, c->n_options);
+    if (c->inner)
+        printf("                 inner=%s   any other method, whose options follow it\n", c->inner);
     print_bits(c, head_size);
 }
 

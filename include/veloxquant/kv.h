@@ -165,6 +165,7 @@ typedef struct vq_kv_codec_info {
     const char *name, *summary, *paper;
     const vq_kv_option_info *options;
     size_t n_options;
+    const char *inner; /* the codec that it hands rows to unless inner=NAME is given; NULL: none */
 } vq_kv_codec_info;
 VQ_API size_t vq_kv_n_codecs(void);
 VQ_API void vq_kv_codec_at(size_t index, vq_kv_codec_info *out);

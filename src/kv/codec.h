@@ -40,7 +40,9 @@ typedef struct vq_codec_env {
     const double *options;  /* [n_options] values, parsed and inside their ranges */
     const vq_kv_rope *rope; /* how positions turned this layer's keys, for the time of create; NULL: not known */
     const vq_calibration *calibration; /* of the cache's shape, for the time of create; NULL: none was given */
-    const vq_kernels *kernels;         /* outlives the state */
+    const struct vq_codec *inner;      /* of codecs that take one, with its options */
+    const double *inner_options;
+    const vq_kernels *kernels; /* outlives the state */
 } vq_codec_env;
 
 typedef struct vq_page_bytes {
@@ -54,7 +56,9 @@ typedef struct vq_codec {
     uint32_t sinks, residual; /* what the method asks for when the user says nothing; residual 0 is legal */
     uint32_t format;          /* raised when the same page bytes come to mean something else; saved caches carry it */
     bool calibrated;          /* needs a calibration: create is not called without one */
-    bool unbiased;            /* score estimates q.k without bias; tests/unit/test_codecs.c checks the slope */
+    bool calibratable;        /* uses one where it is given */
+    const char *inner; /* it hands part of each row to another codec, to this one by default; NULL: it does not */
+    bool unbiased;     /* score estimates q.k without bias; tests/unit/test_codecs.c checks the slope */
     /* What the hooks may add to f32 roundings, where they compute in integers:  |score - q.k^| <= score_error |q| |k^|
      * (Euclidean norms), and |mix - sum w v^| <= mix_error (sum w) max |v^|, v^ being what decode gives. */
     float score_error, mix_error;
@@ -98,15 +102,20 @@ typedef struct vq_codec {
 /* The registry, generated from the list in src/kv/codecs/meson.build. */
 extern const vq_codec *const vq_codecs[];
 extern const size_t vq_n_codecs;
+/* NULL: there is none of that name. */
+const vq_codec *vq_codec_find(const char *name, size_t n);
 
 /* A parsed "NAME" or "NAME:option=value,option=value".  Besides its own options every codec takes `sinks` and
  * `residual` (counts of exact rows), and `calibration` (a file); where the text doesn't say, they are what the codec
- * asks for and what the cache was given. */
+ * asks for and what the cache was given.  A codec that hands rows on takes `inner`, a name, and then also the options
+ * of that codec which are called like none of its own. */
 enum { VQ_MAX_CODEC_OPTIONS = 16, VQ_MAX_SINKS = 1024, VQ_MAX_RESIDUAL = 65536, VQ_MAX_METHOD_PATH = 256 };
 
 typedef struct vq_method {
     const vq_codec *codec;
     double values[VQ_MAX_CODEC_OPTIONS]; /* in the order of codec->options */
+    const vq_codec *inner;               /* NULL: codec takes none */
+    double inner_values[VQ_MAX_CODEC_OPTIONS];
     uint32_t sinks, residual;
     char calibration[VQ_MAX_METHOD_PATH]; /* "": the cache's */
 } vq_method;

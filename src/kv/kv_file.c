@@ -8,7 +8,8 @@
  *     evict        n u32, n bytes of the policy's name; unless n is 0: n_options u32, f64 each, budget f64, and u32
  *                             each is_percent sinks recent every prompt
  *     for each layer:
- *       keys       method     n u32, n bytes of name, format u32, n_options u32, f64 each
+ *       keys       method     n u32, n bytes of name, format u32, n_options u32, f64 each; of a codec that hands
+ *                             rows to another one, that one's too
  *       values     method
  *       n_fields   u32        4
  *       fields     u64 each   window sinks residual granule
@@ -140,14 +141,21 @@ static void put_fields(writer *w, const field *f, uint32_t n)
         put_u64(w, f[i].value);
 }
 
+static void put_codec(writer *w, const vq_codec *codec, const double *values)
+{
+    const uint32_t n = (uint32_t)strlen(codec->name);
+    put_u32(w, n);
+    put(w, codec->name, n);
+    put_u32(w, codec->format);
+    put_u32(w, (uint32_t)codec->n_options);
+    put(w, values, codec->n_options * sizeof values[0]);
+}
+
 static void put_method(writer *w, const vq_method *m)
 {
-    const uint32_t n = (uint32_t)strlen(m->codec->name);
-    put_u32(w, n);
-    put(w, m->codec->name, n);
-    put_u32(w, m->codec->format);
-    put_u32(w, (uint32_t)m->codec->n_options);
-    put(w, m->values, m->codec->n_options * sizeof m->values[0]);
+    put_codec(w, m->codec, m->values);
+    if (m->inner)
+        put_codec(w, m->inner, m->inner_values);
 }
 
 static void put_exact_rows(writer *w, const vq_kv *kv, const vq_kv_layer *l, uint32_t head, bool keys)
@@ -289,9 +297,9 @@ static vq_status check_fields(reader *r, const char *where, const field *f, uint
     return VQ_OK;
 }
 
-static vq_status check_method(reader *r, const char *where, const char *side, const vq_method *m)
+static vq_status check_codec(reader *r, const char *where, const char *side, const vq_codec *codec,
+                             const double *values)
 {
-    const vq_codec *codec = m->codec;
     const uint32_t n = vq_cursor_u32(&r->c);
     const uint8_t *name = vq_cursor_take(&r->c, n);
     const uint32_t format = vq_cursor_u32(&r->c), n_options = vq_cursor_u32(&r->c);
@@ -310,11 +318,17 @@ static vq_status check_method(reader *r, const char *where, const char *side, co
         const double value = vq_cursor_f64(&r->c);
         if (r->c.bad)
             return truncated(r, "header");
-        if (memcmp(&value, &m->values[i], sizeof value) != 0)
+        if (memcmp(&value, &values[i], sizeof value) != 0)
             return vq_fail(r->err, VQ_ERR_MISMATCH, "%s: %s%s: option %s of %s is %g in the file, %g in the cache",
-                           r->name, where, side, codec->options[i].name, codec->name, value, m->values[i]);
+                           r->name, where, side, codec->options[i].name, codec->name, value, values[i]);
     }
     return VQ_OK;
+}
+
+static vq_status check_method(reader *r, const char *where, const char *side, const vq_method *m)
+{
+    VQ_TRY(check_codec(r, where, side, m->codec, m->values));
+    return m->inner ? check_codec(r, where, side, m->inner, m->inner_values) : VQ_OK;
 }
 
 static vq_status bad_state(const reader *r, const char *where, const char *name, uint32_t value, const char *rule,

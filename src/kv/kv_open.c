@@ -173,7 +173,9 @@ static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, doubl
         options[index] = bits;
     *side = (vq_side){.codec = m->codec, .kernels = &kv->kernels, .d = keys ? kv->d_k : kv->d_v};
     const vq_calibration *calibration;
-    VQ_TRY(vq_kv_calibration_of(kv, m->codec->name, m->codec->calibrated, m->calibration, &calibration, err));
+    const bool needed = m->codec->calibrated || (m->inner && m->inner->calibrated);
+    const bool used = m->codec->calibratable && (kv->calibration || m->calibration[0]);
+    VQ_TRY(vq_kv_calibration_of(kv, m->codec->name, needed || used, m->calibration, &calibration, err));
     const vq_codec_env env = {.layer = layer,
                               .head = head,
                               .d = side->d,
@@ -182,6 +184,8 @@ static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, doubl
                               .options = options,
                               .rope = kv->ropes && kv->ropes[layer].freq ? &kv->ropes[layer] : NULL,
                               .calibration = calibration,
+                              .inner = m->inner,
+                              .inner_options = m->inner_values,
                               .kernels = &kv->kernels};
     const vq_status status = m->codec->create(&side->state, &env, err);
     if (status != VQ_OK)

@@ -4,32 +4,72 @@
 #include "kv/codec.h"
 #include "kv/option_text.h"
 
-static const vq_codec *find_codec(const char *name, size_t n, vq_error *err)
+const vq_codec *vq_codec_find(const char *name, size_t n)
 {
-    char list[VQ_LIST_BYTES] = "";
-    for (size_t i = 0; i < vq_n_codecs; i++) {
+    for (size_t i = 0; i < vq_n_codecs; i++)
         if (vq_text_is(name, n, vq_codecs[i]->name))
             return vq_codecs[i];
+    return NULL;
+}
+
+static const vq_codec *find_codec(const char *name, size_t n, vq_error *err)
+{
+    const vq_codec *codec = vq_codec_find(name, n);
+    if (codec)
+        return codec;
+    char list[VQ_LIST_BYTES] = "";
+    for (size_t i = 0; i < vq_n_codecs; i++)
         vq_text_list(list, vq_codecs[i]->name);
-    }
     vq_fail(err, VQ_ERR_ARG, "no method is called '%.*s'; there are: %s", (int)(n < 64 ? n : 64), name, list);
     return NULL;
 }
 
-/* Where the value of option `name` goes; *info has its range. */
-static const vq_kv_option_info *find_option(const vq_codec *codec, const char *name, size_t n, size_t *index,
-                                            vq_error *err)
+/* Which of a codec's options is called `name`, its value belonging into values; words it does not know join the list.
+ */
+static const vq_kv_option_info *option_of(const vq_codec *codec, double *values, const char *name, size_t n,
+                                          double **value, char *list)
 {
-    char list[VQ_LIST_BYTES] = "";
     for (size_t i = 0; i < codec->n_options; i++) {
-        *index = i;
+        *value = &values[i];
         if (vq_text_is(name, n, codec->options[i].name))
             return &codec->options[i];
         vq_text_list(list, codec->options[i].name);
     }
-    vq_text_list(list, "sinks residual calibration");
-    vq_fail(err, VQ_ERR_ARG, "%s has no option '%.*s'; it has: %s", codec->name, (int)(n < 64 ? n : 64), name, list);
     return NULL;
+}
+
+/* Where the value of option `name` goes; returns its range. */
+static const vq_kv_option_info *find_option(vq_method *m, const char *name, size_t n, double **value, vq_error *err)
+{
+    char list[VQ_LIST_BYTES] = "";
+    const vq_kv_option_info *info = option_of(m->codec, m->values, name, n, value, list);
+    if (!info && m->inner) {
+        vq_text_list(list, "inner");
+        info = option_of(m->inner, m->inner_values, name, n, value, list);
+    }
+    if (info)
+        return info;
+    vq_text_list(list, "sinks residual calibration");
+    vq_fail(err, VQ_ERR_ARG, "%s has no option '%.*s'; it has: %s", m->codec->name, (int)(n < 64 ? n : 64), name, list);
+    return NULL;
+}
+
+static void set_defaults(const vq_codec *codec, double *values)
+{
+    for (size_t i = 0; i < codec->n_options; i++)
+        values[i] = codec->options[i].value;
+}
+
+static vq_status parse_inner(vq_method *m, const char *name, size_t n, vq_error *err)
+{
+    const vq_codec *inner = find_codec(name, n, err);
+    if (!inner)
+        return vq_fail_prefix(err, VQ_ERR_ARG, "%s: inner", m->codec->name);
+    if (inner->inner)
+        return vq_fail(err, VQ_ERR_ARG, "%s: inner is %s, which hands rows on itself", m->codec->name, inner->name);
+    m->inner = inner;
+    set_defaults(inner, m->inner_values);
+    return VQ_OK;
 }
 
 static const vq_kv_option_info common[2] = {
@@ -52,12 +92,14 @@ static vq_status parse_option(vq_method *m, const char *at, size_t n, vq_error *
         m->calibration[n_value] = '\0';
         return VQ_OK;
     }
+    if (m->inner && vq_text_is(at, n_name, "inner"))
+        return parse_inner(m, equals + 1, n_value, err);
     const vq_kv_option_info *info = NULL;
-    size_t index = 0;
+    double *to = NULL;
     for (size_t i = 0; i < 2; i++)
         if (vq_text_is(at, n_name, common[i].name))
             info = &common[i];
-    if (!info && !(info = find_option(m->codec, at, n_name, &index, err)))
+    if (!info && !(info = find_option(m, at, n_name, &to, err)))
         return VQ_ERR_ARG;
 
     double value;
@@ -67,7 +109,7 @@ static vq_status parse_option(vq_method *m, const char *at, size_t n, vq_error *
     else if (info == &common[1])
         m->residual = (uint32_t)value;
     else
-        m->values[index] = value;
+        *to = value;
     return VQ_OK;
 }
 
@@ -79,8 +121,9 @@ vq_status vq_method_parse(vq_method *out, const char *text, vq_error *err)
         return VQ_ERR_ARG;
     m.sinks = m.codec->sinks;
     m.residual = m.codec->residual;
-    for (size_t i = 0; i < m.codec->n_options; i++)
-        m.values[i] = m.codec->options[i].value;
+    set_defaults(m.codec, m.values);
+    if (m.codec->inner)
+        VQ_TRY(parse_inner(&m, m.codec->inner, strlen(m.codec->inner), err));
 
     const char *at = text + n_name;
     while (*at) {
@@ -106,6 +149,10 @@ size_t vq_kv_n_codecs(void) { return vq_n_codecs; }
 void vq_kv_codec_at(size_t index, vq_kv_codec_info *out)
 {
     const vq_codec *c = vq_codecs[index];
-    *out = (vq_kv_codec_info){
-        .name = c->name, .summary = c->summary, .paper = c->paper, .options = c->options, .n_options = c->n_options};
+    *out = (vq_kv_codec_info){.name = c->name,
+                              .summary = c->summary,
+                              .paper = c->paper,
+                              .options = c->options,
+                              .n_options = c->n_options,
+                              .inner = c->inner};
 }

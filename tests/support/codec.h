@@ -13,7 +13,7 @@ typedef struct test_codec {
     vq_codec_state *state;
     vq_side side; /* the same with generic hooks where the codec has none */
     vq_page_bytes bytes;
-    double options[VQ_MAX_CODEC_OPTIONS];
+    vq_method method;
     vq_codec_env env;
 } test_codec;
 
@@ -22,25 +22,26 @@ typedef struct test_option {
     double value;
 } test_option;
 
-/* NULL-terminated options; returns what create says. */
+/* A name, or the text of a method, and NULL-terminated options; returns what create says. */
 static inline vq_status test_codec_open_calibrated(test_codec *t, const vq_kernels *k, const char *name,
                                                    const test_option *set, uint32_t d, bool keys, uint64_t seed,
                                                    const vq_calibration *calibration, vq_error *err)
 {
     memset(t, 0, sizeof *t);
-    for (size_t i = 0; i < vq_n_codecs; i++)
-        if (strcmp(vq_codecs[i]->name, name) == 0)
-            t->codec = vq_codecs[i];
-    if (!t->codec)
-        return vq_fail(err, VQ_ERR_ARG, "no codec %s", name);
-    for (size_t i = 0; i < t->codec->n_options; i++) {
-        t->options[i] = t->codec->options[i].value;
+    VQ_TRY(vq_method_parse(&t->method, name, err));
+    t->codec = t->method.codec;
+    for (size_t i = 0; i < t->codec->n_options; i++)
         for (const test_option *o = set; o && o->name; o++)
             if (strcmp(o->name, t->codec->options[i].name) == 0)
-                t->options[i] = o->value;
-    }
-    t->env = (vq_codec_env){
-        .d = d, .keys = keys, .seed = seed, .options = t->options, .calibration = calibration, .kernels = k};
+                t->method.values[i] = o->value;
+    t->env = (vq_codec_env){.d = d,
+                            .keys = keys,
+                            .seed = seed,
+                            .options = t->method.values,
+                            .calibration = calibration,
+                            .inner = t->method.inner,
+                            .inner_options = t->method.inner_values,
+                            .kernels = k};
     VQ_TRY(t->codec->create(&t->state, &t->env, err));
     t->codec->page_bytes(t->state, &t->bytes);
     t->side = (vq_side){.codec = t->codec, .state = t->state, .kernels = k, .d = d};
