@@ -7,4 +7,5 @@ void vq_kernels_init(vq_kernels *k, uint32_t cpu)
     vq_matmul_kernels_init(&k->matmul, cpu);
     vq_attention_kernels_init(&k->attention, cpu);
     vq_codes_kernels_init(&k->codes, cpu);
+    vq_trellis_kernels_init(&k->trellis, cpu);
 }

@@ -8,6 +8,7 @@
 #include "kernels/attention.h"
 #include "kernels/codes.h"
 #include "kernels/matmul.h"
+#include "kernels/trellis.h"
 #include "kernels/vec.h"
 
 typedef struct vq_kernels {
@@ -16,6 +17,7 @@ typedef struct vq_kernels {
     vq_matmul_kernels matmul;
     vq_attention_kernels attention;
     vq_codes_kernels codes;
+    vq_trellis_kernels trellis;
 } vq_kernels;
 
 /* `cpu` as from vq_cpu_detect(); 0 gives the definitions. */

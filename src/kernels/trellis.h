@@ -1,0 +1,102 @@
+/* Kernels of trellis codes (quant/trelliscode.h): the search for a row's best path, and tiles of decoded rows.
+ *
+ * A row of coordinates is coded in groups of 8, each with its own number of bits b, 1 to 4; groups with 0 are left out.
+ * One bit of each coordinate belongs to the trellis, the other b - 1 choose a level.  A group is b bytes: the trellis
+ * bits, coordinate p in bit p, then one byte for each of the other bits, the lowest first.
+ *
+ * What a trellis bit means depends on the 8 before it.  With the group's byte c and that of the group before, a,
+ * coordinate p has the window ((c << 8 | a) >> p) & 511, newest bit highest.  A GF(2)-linear map takes the window to
+ * one of 16 sets (a convolutional code); a set has 2^(b-1) levels, and the other bits say which.  The group before the
+ * first is the last: the path bites its tail, so that a row has no start to pay for.  Every coordinate may thus take
+ * one of 2^(b+3) levels, of which 2^b are allowed by what came before.
+ *
+ * A granule (32 rows) stores groups one after the other, byte after byte of a group: 32 bytes, row r at 16 (r/4 % 2)
+ * + 4 (r/8) + r%4, which is the order in which tiles come out of byte shuffles.
+ *
+ * Everything is the same bits on every tier. */
+#ifndef VQ_KERNELS_TRELLIS_H
+#define VQ_KERNELS_TRELLIS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    VQ_TRELLIS_MAX_BITS = 4,
+    VQ_TRELLIS_STATES = 256,
+    VQ_TRELLIS_WINDOWS = 2 * VQ_TRELLIS_STATES,
+    VQ_TRELLIS_SETS = 16,
+    VQ_TRELLIS_LEVELS = VQ_TRELLIS_SETS << (VQ_TRELLIS_MAX_BITS - 1), /* most */
+    VQ_TRELLIS_TOP_COST = 4095,
+};
+
+/* A code of b bits for N(0, 1).  Level 16 other + set is step * (2 value + 1), |2 value + 1| <= 127, as in
+ * quant/levels.h. */
+typedef struct vq_trellis_code {
+    float step, error; /* mean squared error on long rows */
+    uint16_t taps[4];  /* bit i of the set is the parity of window & taps[i] */
+    int8_t value[VQ_TRELLIS_LEVELS];
+} vq_trellis_code;
+
+extern const vq_trellis_code vq_trellis_gaussian[VQ_TRELLIS_MAX_BITS]; /* [b - 1] */
+
+/* The same, as kernels read it. */
+typedef struct vq_trellis_table {
+    uint32_t bits;
+    float unit; /* of costs: so many to the squared error 1 */
+    float level[VQ_TRELLIS_LEVELS];
+    uint8_t key[VQ_TRELLIS_LEVELS]; /* value + 64 */
+    int8_t value[VQ_TRELLIS_LEVELS];
+    uint8_t set[VQ_TRELLIS_WINDOWS];
+    uint16_t even[VQ_TRELLIS_STATES], odd[VQ_TRELLIS_STATES]; /* set[2 s], set[2 s + 1] */
+    /* Of coordinate p, what each nibble adds (xor) to the set: p < 4: low of c, low of a, high of a; else low of c,
+     * high of c, high of a. */
+    uint8_t nibble[8][3][16];
+    /* Of coordinate p, what c, a and the other bits' bytes add to 16 other + set: a bit matrix as GF2P8AFFINEQB has
+     * them, the row of bit i in byte 7 - i. */
+    uint64_t current[8], before[8], other[VQ_TRELLIS_MAX_BITS - 1][8];
+} vq_trellis_table;
+
+typedef struct vq_trellis_kernels {
+    vq_trellis_table tables[VQ_TRELLIS_MAX_BITS]; /* [b - 1] */
+
+    /* cost [n][16]: squared distance of x to the nearest level of each set, less that of the nearest set, in units,
+     * at most VQ_TRELLIS_TOP_COST; other [n][16]: which level that is, the first of equal ones. */
+    void (*costs)(uint16_t *cost, uint8_t *other, const float *x, const vq_trellis_table *t, uint32_t n);
+    /* 8 coordinates: metric [256] of paths to each state (the 8 newest bits, newest highest) before -> after; sums
+     * saturate, after every 4 the least is taken off.  back [8][32]: bit s of a row is the bit that the path to state
+     * s lost; 0 of equal ones. */
+    void (*walk)(uint8_t *back, uint16_t *metric, const uint16_t *cost, const vq_trellis_table *t);
+
+    /* Tiles as in kernels/codes.h, of n_granules (1 or 2) granules of n_groups groups with bits[] each.  Groups with
+     * 0 bits, and lanes past the groups, hold anything within the levels' range.  What will be read next lies `ahead`
+     * bytes further on; 0: not known. */
+    void (*unpack_keys)(uint8_t *tile, const uint8_t *packed, const uint8_t *bits, uint32_t n_groups,
+                        uint32_t n_granules, const vq_trellis_table *tables, ptrdiff_t ahead);
+    void (*unpack_values)(int8_t *tile, const uint8_t *packed, const uint8_t *bits, uint32_t n_groups,
+                          uint32_t n_granules, const vq_trellis_table *tables, ptrdiff_t ahead);
+} vq_trellis_kernels;
+
+/* Where row r of a granule stands among the 32 bytes of each of its bytes. */
+static inline uint32_t vq_trellis_place(uint32_t r) { return 16 * (r / 4 % 2) + 4 * (r / 8) + r % 4; }
+
+/* Bytes of one row. */
+static inline uint32_t vq_trellis_row_bytes(const uint8_t *bits, uint32_t n_groups)
+{
+    uint32_t n = 0;
+    for (uint32_t g = 0; g < n_groups; g++)
+        n += bits[g];
+    return n;
+}
+
+/* The path of least cost through x [8 n_groups], n_groups at most 64 -> codes, vq_trellis_row_bytes of them. */
+void vq_trellis_search(const vq_trellis_kernels *k, uint8_t *codes, const float *x, const uint8_t *bits,
+                       uint32_t n_groups);
+/* What the codes of a row stand for: level [8 n_groups], 0 where there are none. */
+void vq_trellis_levels(const vq_trellis_kernels *k, float *level, const uint8_t *codes, const uint8_t *bits,
+                       uint32_t n_groups);
+
+/* For searching codes: the tables of `code`, of b bits. */
+void vq_trellis_table_make(vq_trellis_table *t, const vq_trellis_code *code, uint32_t bits);
+void vq_trellis_kernels_init(vq_trellis_kernels *k, uint32_t cpu);
+
+#endif

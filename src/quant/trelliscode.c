@@ -1,0 +1,226 @@
+#include "quant/trelliscode.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+enum { MAX_TILE = VQ_ROWCODE_MAX_D * VQ_CODES_ROWS, QUERIES_AT_ONCE = 12, SUMS_AT_ONCE = 4 };
+
+float vq_trelliscode_noise(uint32_t bits)
+{
+    const float error = bits ? vq_trellis_gaussian[bits - 1].error : 0.5F; /* without codes: all of a row's energy */
+    return error / (1 - error);
+}
+
+static float step_of(uint32_t bits) { return bits ? vq_trellis_gaussian[bits - 1].step : 0; }
+
+void vq_trelliscode_make(vq_trelliscode *m, const uint8_t *bits, const float *scale, const vq_kernels *k, uint32_t d,
+                         bool keys)
+{
+    *m = (vq_trelliscode){.k = &k->codes,
+                          .trellis = &k->trellis,
+                          .scale = scale,
+                          .d = d,
+                          .n_groups = (d + VQ_CODES_GROUP - 1) / VQ_CODES_GROUP,
+                          .keys = keys};
+    m->width = m->n_groups * VQ_CODES_GROUP;
+    assert(m->n_groups <= VQ_TRELLISCODE_MAX_GROUPS);
+    for (uint32_t g = 0; g < m->n_groups; g++) {
+        assert(bits[g] <= VQ_TRELLIS_MAX_BITS);
+        m->bits[g] = bits[g];
+    }
+    m->row_bytes = vq_trellis_row_bytes(m->bits, m->n_groups);
+    m->page_bytes = (size_t)VQ_CODES_ROWS * m->row_bytes;
+}
+
+/* ---- rows ---- */
+
+/* How well Lloyd-Max levels l of z * inv fit y: <y,l>^2 / <l,l>. */
+static float scalar_fit(const vq_trelliscode *m, const float *y, const float *z, float inv)
+{
+    uint8_t codes[VQ_CODES_GROUP];
+    float along = 0, own = 0;
+    for (uint32_t g = 0; g < m->n_groups; g++) {
+        if (!m->bits[g])
+            continue;
+        const vq_levels *l = &vq_levels_gaussian[m->bits[g] - 1];
+        const uint32_t first = g * VQ_CODES_GROUP;
+        m->k->count(codes, z + first, inv, l->bounds, (1u << m->bits[g]) - 1, VQ_CODES_GROUP);
+        for (uint32_t p = 0; p < VQ_CODES_GROUP; p++) {
+            const float level = (float)l->v[codes[p]] * l->step * m->scale[first + p];
+            along += y[first + p] * level;
+            own += level * level;
+        }
+    }
+    return along > 0 && own > 0 ? along * along / own : 0;
+}
+
+/* A row that is not what the scales expect may need a larger gain than its rms, or its largest coordinates are cut off:
+ * the one that scalar codes want. */
+static float widened(const vq_trelliscode *m, const float *y, const float *z, float rms)
+{
+    static const float wider[] = {1, 1.25F, 1.6F, 2.1F, 3};
+    float best = 1, most = 0;
+    for (uint32_t t = 0; t < sizeof wider / sizeof *wider; t++) {
+        const float fit = scalar_fit(m, y, z, 1 / (rms * wider[t]));
+        if (fit > most) {
+            most = fit;
+            best = wider[t];
+        }
+    }
+    return best;
+}
+
+float vq_trelliscode_encode(const vq_trelliscode *m, uint8_t *codes, const float *y)
+{
+    float z[VQ_ROWCODE_MAX_D], level[VQ_ROWCODE_MAX_D], squares = 0, along = 0, whole = 0, most = 0;
+    uint32_t n = 0;
+    memset(codes, 0, m->row_bytes);
+    for (uint32_t j = 0; j < m->width; j++) {
+        z[j] = m->bits[j / VQ_CODES_GROUP] && m->scale[j] > 0 ? y[j] / m->scale[j] : 0;
+        squares += z[j] * z[j];
+        most = fabsf(z[j]) > most ? fabsf(z[j]) : most;
+        n += m->bits[j / VQ_CODES_GROUP] && j < m->d;
+    }
+    const float rms = n ? sqrtf(squares / (float)n) : 0;
+    if (!(rms >= 0x1p-40F))
+        return 0;
+    const float inv = 1 / (most > 3 * rms ? rms * widened(m, y, z, rms) : rms);
+    for (uint32_t j = 0; j < m->width; j++)
+        z[j] *= inv;
+    vq_trellis_search(m->trellis, codes, z, m->bits, m->n_groups);
+    vq_trellis_levels(m->trellis, level, codes, m->bits, m->n_groups);
+    for (uint32_t j = 0; j < m->width; j++) {
+        along += y[j] * level[j] * m->scale[j];
+        whole += m->bits[j / VQ_CODES_GROUP] ? y[j] * y[j] : 0;
+    }
+    return along > 0 ? whole / along : 0;
+}
+
+void vq_trelliscode_pack(const vq_trelliscode *m, uint8_t *page, uint32_t granule, const uint8_t *codes)
+{
+    page += granule * (m->page_bytes / 2);
+    for (uint32_t r = 0; r < VQ_CODES_GRANULE; r++, codes += m->row_bytes)
+        for (size_t i = 0; i < m->row_bytes; i++)
+            page[i * VQ_CODES_GRANULE + vq_trellis_place(r)] = codes[i];
+}
+
+/* Of a row: its first byte; the others follow 32 bytes apart. */
+static size_t row_at(const vq_trelliscode *m, uint32_t row)
+{
+    return row / VQ_CODES_GRANULE * (m->page_bytes / 2) + vq_trellis_place(row % VQ_CODES_GRANULE);
+}
+
+void vq_trelliscode_copy_row(const vq_trelliscode *m, uint8_t *dst, uint32_t i, const uint8_t *src, uint32_t j)
+{
+    dst += row_at(m, i);
+    src += row_at(m, j);
+    for (size_t t = 0; t < m->row_bytes; t++)
+        dst[t * VQ_CODES_GRANULE] = src[t * VQ_CODES_GRANULE];
+}
+
+void vq_trelliscode_decode(const vq_trelliscode *m, const uint8_t *page, const float *gains, uint32_t first, uint32_t n,
+                           float *y)
+{
+    uint8_t codes[VQ_ROWCODE_MAX_D / 8 * VQ_TRELLIS_MAX_BITS];
+    for (uint32_t r = first; r < first + n; r++, y += m->width) {
+        const uint8_t *from = page + row_at(m, r);
+        for (size_t i = 0; i < m->row_bytes; i++)
+            codes[i] = from[i * VQ_CODES_GRANULE];
+        vq_trellis_levels(m->trellis, y, codes, m->bits, m->n_groups);
+        for (uint32_t j = 0; j < m->width; j++)
+            y[j] *= m->scale[j] * gains[r];
+    }
+}
+
+/* ---- keys: a query has 14 bits, because scales make its coordinates differ more than those of a rotated one ---- */
+
+typedef struct query_head {
+    float unit;
+    int32_t sum;
+    uint8_t unused[56];
+} query_head;
+_Static_assert(sizeof(query_head) == 64, "queries are read in vectors");
+
+static size_t half_bytes(const vq_trelliscode *m) { return ((size_t)m->width + 63) / 64 * 64; }
+
+size_t vq_trelliscode_query_bytes(const vq_trelliscode *m) { return sizeof(query_head) + 2 * half_bytes(m); }
+
+void vq_trelliscode_prepare(const vq_trelliscode *m, void *query, const float *q)
+{
+    float scaled[VQ_ROWCODE_MAX_D];
+    memset(query, 0, vq_trelliscode_query_bytes(m));
+    query_head *head = query;
+    for (uint32_t j = 0; j < m->width; j++)
+        scaled[j] = q[j] * m->scale[j] * step_of(m->bits[j / VQ_CODES_GROUP]);
+    head->unit = m->k->quantise_wide((int8_t *)query + sizeof *head, half_bytes(m), &head->sum, scaled, m->width);
+}
+
+void vq_trelliscode_score(const vq_trelliscode *m, const uint8_t *page, const uint8_t *next, const float *gains,
+                          uint32_t n_granules, const void *queries, size_t stride, uint32_t n, const float *bases,
+                          float *out)
+{
+    const uint32_t n_lanes = VQ_CODES_GRANULE * n_granules, n_quads = m->width / 4;
+    const ptrdiff_t ahead = next ? (ptrdiff_t)((uintptr_t)next - (uintptr_t)page) : 0;
+    uint8_t tile[MAX_TILE];
+    int32_t dots[QUERIES_AT_ONCE * VQ_CODES_ROWS], more[QUERIES_AT_ONCE * VQ_CODES_ROWS];
+    m->trellis->unpack_keys(tile, page, m->bits, m->n_groups, n_granules, m->trellis->tables, ahead);
+    for (uint32_t at = 0; at < n; at += QUERIES_AT_ONCE) {
+        const uint32_t now = n - at < QUERIES_AT_ONCE ? n - at : QUERIES_AT_ONCE;
+        const uint8_t *q = (const uint8_t *)queries + at * stride;
+        const int8_t *b = (const int8_t *)q + sizeof(query_head);
+        m->k->dots_us(dots, VQ_CODES_ROWS, tile, VQ_CODES_ROWS * 4, n_lanes, n_quads, b, stride, now);
+        m->k->dots_us(more, VQ_CODES_ROWS, tile, VQ_CODES_ROWS * 4, n_lanes, n_quads, b + half_bytes(m), stride, now);
+        for (uint32_t i = 0; i < now; i++)
+            for (size_t j = (size_t)i * VQ_CODES_ROWS; j < (size_t)i * VQ_CODES_ROWS + n_lanes; j++)
+                dots[j] = 128 * dots[j] + more[j];
+        for (uint32_t i = 0; i < now; i++) {
+            const query_head *head = (const query_head *)(const void *)(q + i * stride);
+            float *o = out + (size_t)(at + i) * VQ_CODES_ROWS;
+            for (uint32_t g = 0; g < n_granules; g++) {
+                const uint32_t t = g * VQ_CODES_GRANULE;
+                m->k->scores(o + t, dots + (size_t)i * VQ_CODES_ROWS + t, VQ_NARROW_TOP * head->sum, head->unit,
+                             gains + t, bases ? bases[2 * (at + i) + g] : 0, VQ_CODES_GRANULE);
+            }
+            if (n_lanes < VQ_CODES_ROWS)
+                memset(o + n_lanes, 0, (VQ_CODES_ROWS - n_lanes) * sizeof *o);
+        }
+    }
+}
+
+/* ---- values ---- */
+
+/* Groups of the same bits, which have the same step, go together. */
+static void add_sums(const vq_trelliscode *m, float *acc, const int32_t *dots, int32_t sum, float unit)
+{
+    for (uint32_t g = 0, n; g < m->n_groups; g += n) {
+        n = 1;
+        while (g + n < m->n_groups && m->bits[g + n] == m->bits[g])
+            n++;
+        const uint32_t first = g * VQ_CODES_GROUP;
+        if (m->bits[g])
+            m->k->add_scaled(acc + first, dots + first, sum, unit * step_of(m->bits[g]), n * VQ_CODES_GROUP);
+    }
+}
+
+void vq_trelliscode_mix(const vq_trelliscode *m, const uint8_t *page, const uint8_t *next, const float *gains,
+                        uint32_t n_granules, const float *weights, uint32_t n, float *acc, size_t acc_stride)
+{
+    const ptrdiff_t ahead = next ? (ptrdiff_t)((uintptr_t)next - (uintptr_t)page) : 0;
+    const uint32_t n_lanes = vq_codes_lanes(m->width);
+    int8_t tile[MAX_TILE];
+    int32_t dots[SUMS_AT_ONCE * VQ_ROWCODE_MAX_D];
+    m->trellis->unpack_values(tile, page, m->bits, m->n_groups, n_granules, m->trellis->tables, ahead);
+    for (uint32_t q = 0; q < n; q += SUMS_AT_ONCE) {
+        const uint32_t now = n - q < SUMS_AT_ONCE ? n - q : SUMS_AT_ONCE;
+        uint8_t bytes[SUMS_AT_ONCE][VQ_CODES_ROWS];
+        int32_t sums[SUMS_AT_ONCE];
+        float unit[SUMS_AT_ONCE];
+        for (uint32_t i = 0; i < now; i++)
+            unit[i] = m->k->weigh_narrow(bytes[i], &sums[i], weights + (size_t)(q + i) * VQ_CODES_ROWS, gains);
+        m->k->dots_su(dots, VQ_ROWCODE_MAX_D, tile, (size_t)n_lanes * 4, n_lanes, VQ_CODES_GRANULE / 4 * n_granules,
+                      bytes[0], sizeof bytes[0], now);
+        for (uint32_t i = 0; i < now; i++)
+            add_sums(m, acc + (q + i) * acc_stride, dots + (size_t)i * VQ_ROWCODE_MAX_D, sums[i], unit[i]);
+    }
+}

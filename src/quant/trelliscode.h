@@ -1,0 +1,63 @@
+/* Rows of trellis codes (kernels/trellis.h) whose bits differ by dimension: what a calibrated basis asks for, and, with
+ * the same bits everywhere or one of two numbers, any rate in between for rotated rows.
+ *
+ * Dimension j of a row stands for gain * scale[j] * level, level being one of a code for N(0, 1); groups of 8
+ * dimensions have 0 to 4 bits each, in any order.  Scales and the steps of the levels are folded into the query (keys)
+ * and into what is summed (values), so that a row costs what a row of equal bits costs.
+ *
+ * At 1 to 4 bits the error of a row of 64 is 0.65 to 1.05 dB above the bound of rate and distortion, and 0.2 dB less on
+ * long rows; Lloyd-Max quantisers are at 1.6, 2.7, 3.4 and 3.9 dB.
+ *
+ * The gain is stored fitted to the codes, <y,y>/<y,l>: rows then come back unshrunk, and what codes lose averages out
+ * over the rows that attention sums up, which a shrinkage does not. */
+#ifndef VQ_QUANT_TRELLISCODE_H
+#define VQ_QUANT_TRELLISCODE_H
+
+#include "kernels/kernels.h"
+#include "quant/rowcode.h"
+
+enum { VQ_TRELLISCODE_MAX_GROUPS = VQ_ROWCODE_MAX_D / VQ_CODES_GROUP };
+
+typedef struct vq_trelliscode {
+    const vq_codes_kernels *k;
+    const vq_trellis_kernels *trellis;
+    const float *scale; /* [width], 0 past d */
+    uint32_t d, n_groups;
+    uint32_t width; /* 8 n_groups */
+    uint32_t row_bytes;
+    size_t page_bytes; /* codes of two granules */
+    bool keys;
+    uint8_t bits[VQ_TRELLISCODE_MAX_GROUPS];
+} vq_trelliscode;
+
+/* Squared error of rows of `bits` bits (0 to 4) to that of 1, when gains do not shrink them: for sharing bits out. */
+float vq_trelliscode_noise(uint32_t bits);
+
+/* bits [(d + 7) / 8]; scale is kept, bits are not. */
+void vq_trelliscode_make(vq_trelliscode *m, const uint8_t *bits, const float *scale, const vq_kernels *k, uint32_t d,
+                         bool keys);
+
+/* y [width] -> codes [row_bytes]; returns the gain, 0 for a row that vanishes. */
+float vq_trelliscode_encode(const vq_trelliscode *m, uint8_t *codes, const float *y);
+/* codes [32][row_bytes] into granule 0 or 1 of a page's codes */
+void vq_trelliscode_pack(const vq_trelliscode *m, uint8_t *page, uint32_t granule, const uint8_t *codes);
+/* Row i of dst's codes becomes row j of src's, both pages. */
+void vq_trelliscode_copy_row(const vq_trelliscode *m, uint8_t *dst, uint32_t i, const uint8_t *src, uint32_t j);
+/* Rows [first, first + n) -> y [n][width]; gains [64]. */
+void vq_trelliscode_decode(const vq_trelliscode *m, const uint8_t *page, const float *gains, uint32_t first, uint32_t n,
+                           float *y);
+
+/* Scores: the query is q [width] in the basis. */
+size_t vq_trelliscode_query_bytes(const vq_trelliscode *m); /* a multiple of 64 */
+void vq_trelliscode_prepare(const vq_trelliscode *m, void *query, const float *q);
+/* out [n][64] = bases [n][2] (one a granule; NULL: 0) + gain * dot; gains [64].  n_granules granules (1 or 2) are
+ * there; lanes past them become 0.  next: the page that will be read after this, or NULL. */
+void vq_trelliscode_score(const vq_trelliscode *m, const uint8_t *page, const uint8_t *next, const float *gains,
+                          uint32_t n_granules, const void *queries, size_t stride, uint32_t n, const float *bases,
+                          float *out);
+/* acc [n] acc_stride apart, [width] each, += weights [n][64] times rows, to be multiplied by the scales once; gains 0
+ * past the granules. */
+void vq_trelliscode_mix(const vq_trelliscode *m, const uint8_t *page, const uint8_t *next, const float *gains,
+                        uint32_t n_granules, const float *weights, uint32_t n, float *acc, size_t acc_stride);
+
+#endif
