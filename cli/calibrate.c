@@ -9,6 +9,7 @@ struct args {
     const char *model, *out;
     cli_texts texts;
     uint32_t n_ctx, n_threads, most;
+    const char *codebooks;
 };
 
 #define AT(field) offsetof(struct args, field)
@@ -20,6 +21,8 @@ static const cli_option options[] = {
     {'c', "ctx-size", CLI_COUNT, AT(n_ctx), "N",
      "tokens of a context: the text is cut into contexts (default: 2048, or what the model was trained for)", 64,
      16777216},
+    {0, "codebooks", CLI_TEXT, AT(codebooks), "METHODS",
+     "also codebooks for these methods, with commas between them: vecinfer", 0, 0},
     {0, "tokens", CLI_COUNT, AT(most), "N", "tokens of each text at most; 0: all", 0, 4294967295.0},
     {'m', "model", CLI_TEXT, AT(model), "FILE", "the model, a GGUF file; may be given as a word", 0, 0},
     {'t', "threads", CLI_COUNT, AT(n_threads), "N", "threads (default: all cores that this process may use)", 1, 1024},
@@ -31,7 +34,9 @@ static const char intro[] =
     "--calibration FILE.\n"
     "\n"
     "A few thousand tokens of text like what the model will see are enough; 8,192 are used unless --tokens says "
-    "otherwise. The first 32 tokens of each context are left out. Results do not depend on the number of threads.";
+    "otherwise. The first 32 tokens of each context are left out. Results do not depend on the number of threads.\n"
+    "\n"
+    "Codebooks are clustered from a sample of 4,096 tokens at the end; that takes about as long again for each method.";
 
 static const char ending[] = "Examples:\n"
                              "  veloxquant calibrate model.gguf --text book.txt -o model.vqc\n"
@@ -39,10 +44,50 @@ static const char ending[] = "Examples:\n"
                              "\n"
                              "Ctrl-C ends with status 130 and leaves no file.\n";
 
+/* Of the tokens, then of the codebooks. */
+struct watching {
+    cli_progress progress;
+    bool on_codebooks;
+};
+
 static bool on_progress(void *arg, size_t done, size_t all)
 {
-    cli_progress_step(arg, done, all, "");
+    struct watching *w = arg;
+    cli_progress_step(&w->progress, done, all, "");
     return !cli_interrupted();
+}
+
+static bool on_codebooks(void *arg, size_t done, size_t all)
+{
+    struct watching *w = arg;
+    if (!w->on_codebooks) {
+        cli_progress_end(&w->progress);
+        cli_progress_start(&w->progress, "codebooks");
+        w->on_codebooks = true;
+    }
+    return on_progress(arg, done, all);
+}
+
+/* "vecinfer,.." -> set of vq_codebooks; false for a name that is none. */
+static bool read_codebooks(const char *text, uint32_t *out)
+{
+    static const struct {
+        const char *method;
+        uint32_t codebooks;
+    } all[] = {{"vecinfer", VQ_CODEBOOKS_VALUES | VQ_CODEBOOKS_SMOOTH}};
+    *out = 0;
+    for (const char *at = text; at && *at;) {
+        const size_t n = strcspn(at, ",");
+        size_t i = 0;
+        while (i < sizeof all / sizeof *all && (strlen(all[i].method) != n || memcmp(at, all[i].method, n) != 0))
+            i++;
+        if (i == sizeof all / sizeof *all)
+            return false;
+        *out |= all[i].codebooks;
+        at += n;
+        at += *at == ',';
+    }
+    return true;
 }
 
 /* The ids of all texts, one after the other; *ids is freed with free. */
@@ -77,18 +122,23 @@ static int read_texts(const struct args *a, const vq_model *model, int32_t **ids
     return CLI_FINE;
 }
 
-static int run(const struct args *a, const vq_model *model, vq_pool *pool)
+static int run(const struct args *a, uint32_t codebooks, const vq_model *model, vq_pool *pool)
 {
     int32_t *ids;
     size_t n;
     vq_error err;
     int result = read_texts(a, model, &ids, &n);
     if (result == CLI_FINE) {
-        cli_progress progress;
-        cli_progress_start(&progress, "tokens");
-        const vq_calibrate_params params = {.n_ctx = a->n_ctx, .pool = pool, .progress = on_progress, .arg = &progress};
+        struct watching w = {.on_codebooks = false};
+        cli_progress_start(&w.progress, "tokens");
+        const vq_calibrate_params params = {.n_ctx = a->n_ctx,
+                                            .pool = pool,
+                                            .codebooks = codebooks,
+                                            .progress = on_progress,
+                                            .codebook_progress = on_codebooks,
+                                            .arg = &w};
         const vq_status status = vq_calibrate(model, ids, n, &params, a->out, &err);
-        cli_progress_end(&progress);
+        cli_progress_end(&w.progress);
         if (status == VQ_ERR_CANCELLED) {
             cli_say("stopped; %s was not written", a->out);
             result = CLI_INTERRUPTED;
@@ -127,6 +177,9 @@ int cli_calibrate(int argc, char **argv)
         return cli_usage(&page, "no text: --text FILE says which");
     if (!a.out)
         return cli_usage(&page, "no output: -o FILE says where the calibration goes");
+    uint32_t codebooks;
+    if (!read_codebooks(a.codebooks, &codebooks))
+        return cli_usage(&page, "--codebooks: no method in '%s'; there are: vecinfer", a.codebooks);
     cli_catch_interrupt(1);
     vq_pool *pool = NULL;
     vq_model *model = NULL;
@@ -135,7 +188,7 @@ int cli_calibrate(int argc, char **argv)
     if (vq_pool_open(&pool, a.n_threads, &err) != VQ_OK || vq_model_open(&model, a.model, &err) != VQ_OK)
         status = cli_fail_with(&err);
     else
-        status = run(&a, model, pool);
+        status = run(&a, codebooks, model, pool);
     vq_model_close(model);
     vq_pool_close(pool);
     return status;

@@ -45,14 +45,38 @@ typedef enum vq_statistic {
      * its queries, uncentred, with the sign that makes the left one's sum positive; the mean over the group. */
     VQ_QUERY_FILTER,        /* [d_k], one for a kv head */
     VQ_QUERY_BEFORE_FILTER, /* [d_k], one for a kv head */
+
+    /* Codebooks, which are there on request (vq_codebooks).  A product codebook has 256 centroids for each sub-vector
+     * of 4 or 8 values: [ceil(d / sub)][256][sub], centroid 0 being zero. */
+    VQ_VALUE_CODEBOOK_4, /* of values */
+    VQ_VALUE_CODEBOOK_8,
+    VQ_KEY_SMOOTH_CODEBOOK_4, /* of keys divided by the root of their channel's largest size, then rotated */
+    VQ_KEY_SMOOTH_CODEBOOK_8,
+    VQ_KEY_FACTOR,            /* [d_k][d_k] lower L, L L' = E[q q'] of the group before RoPE, turned by A2ATS' offset */
+    VQ_KEY_FACTOR_CODEBOOK_4, /* of L' k, k before RoPE */
+    VQ_KEY_FACTOR_CODEBOOK_8,
+    VQ_KEY_ATOMS_1, /* of keys before RoPE less their mean, 1 bit a value: [d_k / 8][4][8] (kv/codecs/commvq.c) */
+    VQ_KEY_ATOMS_2, /* 2 bits: [d_k / 8][8][8] */
+    VQ_VALUE_ATOMS_1,
+    VQ_VALUE_ATOMS_2,
     VQ_N_STATISTICS
 } vq_statistic;
+
+/* Which codebooks a calibration has: those of values are used by several methods. */
+typedef enum vq_codebooks {
+    VQ_CODEBOOKS_VALUES = 1,
+    VQ_CODEBOOKS_SMOOTH = 2,
+    VQ_CODEBOOKS_FACTOR = 4,
+    VQ_CODEBOOKS_ATOMS = 8,
+    VQ_CODEBOOKS_ALL = 15,
+} vq_codebooks;
 
 typedef struct vq_calibration_info {
     uint64_t model_hash; /* vq_model_hash of the model that it belongs to */
     uint64_t hash;       /* of the calibration itself; saved caches carry it */
     uint32_t n_layers, n_heads, n_kv_heads, d_k, d_v;
-    uint64_t n_tokens; /* that were counted */
+    uint32_t codebooks; /* set of vq_codebooks */
+    uint64_t n_tokens;  /* that were counted */
 } vq_calibration_info;
 
 /* Maps the file and checks all of it.  Thread-safe once open; it must outlive what uses it. */
@@ -67,14 +91,16 @@ VQ_API const char *vq_calibration_path(const vq_calibration *c); /* or name */
 /* VQ_ERR_MISMATCH, naming what differs, when it belongs to another model. */
 VQ_API vq_status vq_calibration_check(const vq_calibration *c, const vq_model *model, vq_error *err);
 /* One statistic of a layer and head (a query head or kv head, as above); 64-byte aligned.  The caller keeps inside the
- * shape. */
+ * shape, and asks for codebooks that are there. */
 VQ_API const float *vq_calibration_at(const vq_calibration *c, vq_statistic what, uint32_t layer, uint32_t head);
 
 typedef struct vq_calibrate_params {
     uint32_t n_ctx; /* tokens of a context: the text is cut into contexts; 0: 2048, or the trained context if less */
     size_t most;    /* tokens at most; 0: all of the text */
     vq_pool *pool;  /* may be NULL */
+    uint32_t codebooks;                                   /* set of vq_codebooks to make from a sample of the rows */
     bool (*progress)(void *arg, size_t done, size_t all); /* in tokens; may be NULL; false cancels */
+    bool (*codebook_progress)(void *arg, size_t done, size_t all); /* then in codebooks; likewise */
     void *arg;
 } vq_calibrate_params;
 

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/pool.h"
+#include "engine/codebooks.h"
 #include "engine/session.h"
 #include "formats/calibration.h"
 #include "model/model.h"
@@ -30,6 +31,7 @@ typedef struct sums {
     head_sums *of[VQ_ROWS_V + 1]; /* [n_layers][heads of the kind] */
     float *scratch;               /* [n_threads][room], room = d * d + NEIGHBOURS * d */
     size_t scratch_each;
+    vq_samples samples;
     vq_arena arena;
     /* of the run */
     bool (*progress)(void *arg, size_t done, size_t all);
@@ -66,6 +68,7 @@ static void lay_out(sums *s)
     const size_t d = s->shape.d_k > s->shape.d_v ? s->shape.d_k : s->shape.d_v;
     s->scratch_each = d * d + NEIGHBOURS * d;
     s->scratch = vq_arena_take(a, s->scratch_each * vq_pool_n_threads(s->pool), sizeof(float));
+    vq_samples_layout(&s->samples, a, &s->shape);
 }
 
 typedef struct rows_work {
@@ -122,8 +125,10 @@ static void on_rows(void *arg, uint32_t layer, vq_rows_kind kind, const float *x
     sums *s = arg;
     rows_work w = {.s = s, .heads = s->of[kind] + (size_t)layer * n_heads, .x = x, .n_heads = n_heads, .d = d, .n = n};
     w.skip = pos >= LEFT_OUT ? 0 : LEFT_OUT - pos;
-    if (w.skip < n)
-        vq_pool_run(s->pool, n_heads, add_head, &w);
+    if (w.skip >= n)
+        return;
+    vq_pool_run(s->pool, n_heads, add_head, &w);
+    vq_samples_add(&s->samples, layer, kind, x, n_heads, d, w.skip, n);
 }
 
 static bool on_progress(void *arg, size_t done, size_t all)
@@ -277,7 +282,7 @@ static vq_status put_layer(vq_calibration *c, const sums *s, uint32_t layer, vq_
     return VQ_OK;
 }
 
-static vq_status write_file(sums *s, const char *path, vq_error *err)
+static vq_status write_file(sums *s, const vq_calibrate_params *params, const char *path, vq_error *err)
 {
     vq_calibration *c;
     s->shape.n_tokens = s->of[VQ_ROWS_K][0].n;
@@ -285,6 +290,13 @@ static vq_status write_file(sums *s, const char *path, vq_error *err)
     vq_status status = VQ_OK;
     for (uint32_t layer = 0; layer < s->shape.n_layers && status == VQ_OK; layer++)
         status = put_layer(c, s, layer, err);
+    if (status == VQ_OK)
+        status = vq_codebooks_make(&(vq_codebooks_job){.samples = &s->samples,
+                                                       .calibration = c,
+                                                       .pool = s->pool,
+                                                       .progress = params->codebook_progress,
+                                                       .arg = params->arg},
+                                   err);
     if (status == VQ_OK)
         status = vq_calibration_write(c, path, err);
     vq_calibration_close(c);
@@ -336,7 +348,9 @@ vq_status vq_calibrate(const vq_model *model, const int32_t *ids, size_t n, cons
                         .n_heads = hp->n_heads,
                         .n_kv_heads = hp->n_kv_heads,
                         .d_k = hp->d_k,
-                        .d_v = hp->d_v},
+                        .d_v = hp->d_v,
+                        .codebooks = params->codebooks},
+              .samples = {.codebooks = params->codebooks},
               .pool = params->pool,
               .progress = params->progress,
               .arg = params->arg,
@@ -358,7 +372,7 @@ vq_status vq_calibrate(const vq_model *model, const int32_t *ids, size_t n, cons
         status = run(&s, session, ids, n, p.n_ctx, err);
     vq_session_close(session);
     if (status == VQ_OK)
-        status = write_file(&s, path, err);
+        status = write_file(&s, params, path, err);
     vq_arena_free(&s.arena);
     return status;
 }

@@ -3,14 +3,14 @@
  *     offset  bytes  what
  *          0      8  "VQCALIB1"
  *          8      8  xxh64 of all bytes from 16 on, seed 0; the hash that saved caches carry
- *         16      4  version, 1
+ *         16      4  version, 2
  *         20      4  number of statistics, VQ_N_STATISTICS
  *         24      8  hash of the model
  *         32     20  n_layers, n_heads, n_kv_heads, d_k, d_v
- *         52      4  zero
+ *         52      4  which codebooks are there, a set of vq_codebooks
  *         56      8  tokens counted
- *         64    ...  the statistics in the order of vq_statistic: for each layer and head its floats, little-endian
- * f32, padded with zeros to a multiple of 64 bytes
+ *         64    ...  the statistics that are there, in the order of vq_statistic: for each layer and head its floats,
+ *                    little-endian f32, padded with zeros to a multiple of 64 bytes
  *
  * Every size follows from the head, so that a file has one right length.  All floats are finite, no eigenvalue is
  * negative. */
@@ -27,13 +27,16 @@
 #include "base/file.h"
 
 enum {
-    VERSION = 1,
+    VERSION = 2,
     HEADER_BYTES = 64,
     SUMMED_FROM = 16,
     ALIGN = 64,
     MOST_LAYERS = 1024,
     MOST_HEADS = 4096,
     MOST_DIM = 512,
+    N_CENTROIDS = 256,
+    ATOM_VALUES = 8, /* atoms are of sub-vectors of 8 values, 4 of them for each bit */
+    ATOMS = 4,
 };
 
 static const char MAGIC[8] = "VQCALIB1";
@@ -54,6 +57,9 @@ static const struct {
     bool square;      /* [d][d] */
     bool query_heads; /* one for each query head */
     bool not_negative;
+    uint32_t codebooks; /* part of these */
+    uint32_t sub;       /* a product codebook with sub-vectors of so many values */
+    uint32_t atom_bits; /* atoms for so many bits a value */
 } shapes[VQ_N_STATISTICS] = {
     [VQ_KEY_MEAN] = {.name = "key mean"},
     [VQ_KEY_MOMENT] = {.name = "key moment", .square = true},
@@ -79,15 +85,36 @@ static const struct {
     [VQ_QUERY_BEFORE_MOMENT] = {.name = "query moment before RoPE", .square = true, .query_heads = true},
     [VQ_QUERY_FILTER] = {.name = "query filter"},
     [VQ_QUERY_BEFORE_FILTER] = {.name = "query filter before RoPE"},
+    [VQ_VALUE_CODEBOOK_4] = {.name = "value codebook", .values = true, .codebooks = VQ_CODEBOOKS_VALUES, .sub = 4},
+    [VQ_VALUE_CODEBOOK_8] = {.name = "value codebook", .values = true, .codebooks = VQ_CODEBOOKS_VALUES, .sub = 8},
+    [VQ_KEY_SMOOTH_CODEBOOK_4] = {.name = "codebook of smoothed keys", .codebooks = VQ_CODEBOOKS_SMOOTH, .sub = 4},
+    [VQ_KEY_SMOOTH_CODEBOOK_8] = {.name = "codebook of smoothed keys", .codebooks = VQ_CODEBOOKS_SMOOTH, .sub = 8},
+    [VQ_KEY_FACTOR] = {.name = "factor of the queries' moment", .square = true, .codebooks = VQ_CODEBOOKS_FACTOR},
+    [VQ_KEY_FACTOR_CODEBOOK_4] = {.name = "codebook of weighted keys", .codebooks = VQ_CODEBOOKS_FACTOR, .sub = 4},
+    [VQ_KEY_FACTOR_CODEBOOK_8] = {.name = "codebook of weighted keys", .codebooks = VQ_CODEBOOKS_FACTOR, .sub = 8},
+    [VQ_KEY_ATOMS_1] = {.name = "key atoms", .codebooks = VQ_CODEBOOKS_ATOMS, .atom_bits = 1},
+    [VQ_KEY_ATOMS_2] = {.name = "key atoms", .codebooks = VQ_CODEBOOKS_ATOMS, .atom_bits = 2},
+    [VQ_VALUE_ATOMS_1] = {.name = "value atoms", .values = true, .codebooks = VQ_CODEBOOKS_ATOMS, .atom_bits = 1},
+    [VQ_VALUE_ATOMS_2] = {.name = "value atoms", .values = true, .codebooks = VQ_CODEBOOKS_ATOMS, .atom_bits = 2},
 };
 
 vq_statistic_shape vq_statistic_shape_of(const vq_calibration_info *info, vq_statistic what)
 {
-    const size_t d = shapes[what].values ? info->d_v : info->d_k;
-    return (vq_statistic_shape){
+    const size_t d = shapes[what].values ? info->d_v : info->d_k, sub = shapes[what].sub;
+    vq_statistic_shape s = {
         .n_floats = shapes[what].square ? d * d : d,
         .n_heads = shapes[what].query_heads ? info->n_heads : info->n_kv_heads,
+        .codebooks = shapes[what].codebooks,
+        .values = shapes[what].values,
+        .square = shapes[what].square,
     };
+    if (sub)
+        s.n_floats = (d + sub - 1) / sub * sub * N_CENTROIDS;
+    else if (shapes[what].atom_bits)
+        s.n_floats = (d + ATOM_VALUES - 1) / ATOM_VALUES * ATOM_VALUES * shapes[what].atom_bits * ATOMS;
+    if (s.codebooks & ~info->codebooks)
+        s.n_floats = s.n_heads = 0;
+    return s;
 }
 
 /* Checks the shape and lays the statistics out.  The limits keep every product below 2^48. */
@@ -170,7 +197,7 @@ static vq_status parse(vq_calibration *c, const uint8_t *bytes, size_t n_bytes, 
     c->info.n_kv_heads = vq_cursor_u32(&cur);
     c->info.d_k = vq_cursor_u32(&cur);
     c->info.d_v = vq_cursor_u32(&cur);
-    const uint32_t zero = vq_cursor_u32(&cur);
+    c->info.codebooks = vq_cursor_u32(&cur);
     c->info.n_tokens = vq_cursor_u64(&cur);
     if (cur.bad)
         return vq_fail(err, VQ_ERR_TRUNCATED, "%s: ends after %zu bytes, in the head", c->path, n_bytes);
@@ -178,8 +205,9 @@ static vq_status parse(vq_calibration *c, const uint8_t *bytes, size_t n_bytes, 
         return vq_fail(err, VQ_ERR_VERSION,
                        "%s: version %u with %u statistics, this program reads version %d with %d; calibrate again",
                        c->path, version, n_statistics, VERSION, VQ_N_STATISTICS);
-    if (zero != 0)
-        return vq_fail(err, VQ_ERR_VALUE, "%s: the number at offset 52 is %u, must be 0", c->path, zero);
+    if (c->info.codebooks & ~(uint32_t)VQ_CODEBOOKS_ALL)
+        return vq_fail(err, VQ_ERR_VALUE, "%s: codebooks are %u, a set of up to %d", c->path, c->info.codebooks,
+                       VQ_CODEBOOKS_ALL);
     VQ_TRY(lay_out(c, err));
     if (n_bytes != c->n_bytes)
         return vq_fail(err, n_bytes < c->n_bytes ? VQ_ERR_TRUNCATED : VQ_ERR_BOUNDS,
@@ -284,14 +312,14 @@ static void put(uint8_t *to, size_t *at, const void *value, size_t n_bytes)
 vq_status vq_calibration_seal(vq_calibration *c, const void **bytes, size_t *n_bytes, vq_error *err)
 {
     VQ_TRY(check_floats(c, err));
-    const uint32_t version = VERSION, n_statistics = VQ_N_STATISTICS, zero = 0;
+    const uint32_t version = VERSION, n_statistics = VQ_N_STATISTICS;
     const uint32_t shape[5] = {c->info.n_layers, c->info.n_heads, c->info.n_kv_heads, c->info.d_k, c->info.d_v};
     size_t at = SUMMED_FROM;
     put(c->copy, &at, &version, sizeof version);
     put(c->copy, &at, &n_statistics, sizeof n_statistics);
     put(c->copy, &at, &c->info.model_hash, sizeof c->info.model_hash);
     put(c->copy, &at, shape, sizeof shape);
-    put(c->copy, &at, &zero, sizeof zero);
+    put(c->copy, &at, &c->info.codebooks, sizeof c->info.codebooks);
     put(c->copy, &at, &c->info.n_tokens, sizeof c->info.n_tokens);
     c->info.hash = XXH64(c->copy + SUMMED_FROM, c->n_bytes - SUMMED_FROM, 0);
     at = 0;

@@ -4,10 +4,12 @@
 
 #include "veloxquant/calibration.h"
 
-/* Floats of one statistic for one layer and head, and heads of a layer that have it. */
+/* Floats of one statistic for one layer and head, and heads of a layer that have it: 0 where the file lacks it. */
 typedef struct vq_statistic_shape {
     size_t n_floats;
     uint32_t n_heads;
+    uint32_t codebooks;  /* the one of vq_codebooks that it belongs to; 0: always there */
+    bool values, square; /* of values; a matrix [d][d] */
 } vq_statistic_shape;
 vq_statistic_shape vq_statistic_shape_of(const vq_calibration_info *info, vq_statistic what);
 

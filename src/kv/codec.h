@@ -57,6 +57,8 @@ typedef struct vq_codec {
     uint32_t format;          /* raised when the same page bytes come to mean something else; saved caches carry it */
     bool calibrated;          /* needs a calibration: create is not called without one */
     bool calibratable;        /* uses one where it is given */
+    /* Sets of vq_codebooks that the calibration of a calibrated one has to have. */
+    uint32_t key_codebooks, value_codebooks;
     const char *inner; /* it hands part of each row to another codec, to this one by default; NULL: it does not */
     bool unbiased;     /* score estimates q.k without bias; tests/unit/test_codecs.c checks the slope */
     /* What the hooks may add to f32 roundings, where they compute in integers:  |score - q.k^| <= score_error |q| |k^|

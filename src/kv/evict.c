@@ -64,7 +64,8 @@ static vq_status open_policy(vq_kv *kv, vq_evictor *e, vq_error *err)
         return vq_fail(err, VQ_ERR_ARG, "%s: renumber=1 needs to know how positions turn queries: ropes is NULL",
                        policy->name);
     const vq_calibration *calibration;
-    VQ_TRY(vq_kv_calibration_of(kv, policy->name, policy->needs_calibration, e->choice.calibration, &calibration, err));
+    VQ_TRY(
+        vq_kv_calibration_of(kv, policy->name, policy->needs_calibration, 0, e->choice.calibration, &calibration, err));
     const vq_policy_env env = {.n_layers = kv->n_layers,
                                .n_heads = kv->n_heads,
                                .n_kv_heads = kv->n_kv_heads,

@@ -41,7 +41,7 @@ static vq_status open_named(vq_kv *kv, const char *path, const vq_calibration **
     return vq_fail(err, VQ_ERR_UNSUPPORTED, "%s: methods of one cache may name %d calibrations", path, VQ_MAX_OWN);
 }
 
-vq_status vq_kv_calibration_of(vq_kv *kv, const char *method, bool needed, const char *named,
+vq_status vq_kv_calibration_of(vq_kv *kv, const char *method, bool needed, uint32_t codebooks, const char *named,
                                const vq_calibration **out, vq_error *err)
 {
     *out = NULL;
@@ -56,10 +56,16 @@ vq_status vq_kv_calibration_of(vq_kv *kv, const char *method, bool needed, const
     if (!c)
         return vq_fail(
             err, VQ_ERR_ARG,
-            "%s needs a calibration of the model: 'veloxquant calibrate MODEL --text FILE -o FILE.vqc' makes "
+            "%s needs a calibration of the model: 'veloxquant calibrate MODEL --text FILE%s%s -o FILE.vqc' makes "
             "it, then --calibration FILE.vqc",
-            method);
+            method, codebooks ? " --codebooks " : "", codebooks ? method : "");
     VQ_TRY(check(kv, c, err));
+    if (codebooks & ~vq_calibration_get_info(c)->codebooks)
+        return vq_fail(
+            err, VQ_ERR_ARG,
+            "%s: has no codebooks for %s: 'veloxquant calibrate MODEL --text FILE --codebooks %s -o FILE.vqc' "
+            "makes a calibration that has",
+            vq_calibration_path(c), method, method);
     kv->calibration_hash = vq_hash64(kv->calibration_hash, vq_calibration_get_info(c)->hash, 0, 0, 0);
     *out = c;
     return VQ_OK;

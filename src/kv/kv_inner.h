@@ -215,8 +215,9 @@ const unsigned char *vq_kv_exact_rows(const vq_kv *kv, const vq_kv_layer *l, uin
                                       uint32_t *n);
 
 /* kv_calibration.c.  The calibration that a method or policy of this cache uses, opened, checked and counted in
- * calibration_hash; NULL for one that needs none.  `named` is the path that its text names, or "". */
-vq_status vq_kv_calibration_of(vq_kv *kv, const char *method, bool needed, const char *named,
+ * calibration_hash; NULL for one that needs none.  `named` is the path that its text names, or ""; codebooks: a set of
+ * vq_codebooks that it has to have. */
+vq_status vq_kv_calibration_of(vq_kv *kv, const char *method, bool needed, uint32_t codebooks, const char *named,
                                const vq_calibration **out, vq_error *err);
 void vq_kv_close_calibrations(vq_kv *kv);
 

@@ -175,7 +175,9 @@ static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, doubl
     const vq_calibration *calibration;
     const bool needed = m->codec->calibrated || (m->inner && m->inner->calibrated);
     const bool used = m->codec->calibratable && (kv->calibration || m->calibration[0]);
-    VQ_TRY(vq_kv_calibration_of(kv, m->codec->name, needed || used, m->calibration, &calibration, err));
+    const vq_codec *const asks = m->inner ? m->inner : m->codec;
+    VQ_TRY(vq_kv_calibration_of(kv, asks->name, needed || used, keys ? asks->key_codebooks : asks->value_codebooks,
+                                m->calibration, &calibration, err));
     const vq_codec_env env = {.layer = layer,
                               .head = head,
                               .d = side->d,

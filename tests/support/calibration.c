@@ -20,10 +20,35 @@ static void fill_square(float *to, const double *u, size_t d, bool moment)
         }
 }
 
-static void fill(vq_calibration *c, vq_statistic what, uint32_t layer, uint32_t head, const double *u, size_t d)
+/* Centroids and atoms: uniform numbers that get smaller from one atom to the next; the first centroid of a place is 0.
+ */
+static void fill_codebook(float *to, size_t n, vq_statistic what, vq_rng *rng)
+{
+    const bool four =
+        what == VQ_VALUE_CODEBOOK_4 || what == VQ_KEY_SMOOTH_CODEBOOK_4 || what == VQ_KEY_FACTOR_CODEBOOK_4;
+    const bool atoms = what >= VQ_KEY_ATOMS_1;
+    const size_t sub = four ? 4 : 8;
+    for (size_t i = 0; i < n; i++)
+        to[i] = !atoms && i / sub % 256 == 0
+                    ? 0
+                    : (float)(4 * vq_rng_uniform(rng) - 2) / (float)(1 + (atoms ? i / 8 % 4 : 0));
+}
+
+static void fill(vq_calibration *c, vq_statistic what, uint32_t layer, uint32_t head, const double *u, size_t d,
+                 vq_rng *rng)
 {
     float *to = vq_calibration_edit(c, what, layer, head);
     const size_t n = vq_statistic_shape_of(vq_calibration_get_info(c), what).n_floats;
+    const vq_statistic_shape shape = vq_statistic_shape_of(vq_calibration_get_info(c), what);
+    if (shape.codebooks && !shape.square) {
+        fill_codebook(to, n, what, rng);
+        return;
+    }
+    if (what == VQ_KEY_FACTOR) {
+        for (size_t i = 0; i < n; i++)
+            to[i] = i % d > i / d ? 0 : i % d == i / d ? 1 + (float)(i % 3) : 0.05F * (float)u[i % d];
+        return;
+    }
     if (n == d * d && d > 1) {
         fill_square(to, u, d, what != VQ_KEY_BASIS && what != VQ_KEY_REST_BASIS && what != VQ_VALUE_BASIS);
         return;
@@ -57,7 +82,7 @@ vq_calibration *toy_calibration(const vq_calibration_info *info, uint64_t seed)
     vq_rng rng;
     vq_rng_seed(&rng, seed);
     for (int what = 0; what < VQ_N_STATISTICS; what++) {
-        const bool values = what >= VQ_VALUE_MEAN && what <= VQ_VALUE_MOST;
+        const bool values = vq_statistic_shape_of(info, (vq_statistic)what).values;
         const size_t d = values ? info->d_v : info->d_k;
         const uint32_t n_heads = vq_statistic_shape_of(info, (vq_statistic)what).n_heads;
         for (uint32_t layer = 0; layer < info->n_layers; layer++)
@@ -70,7 +95,7 @@ vq_calibration *toy_calibration(const vq_calibration_info *info, uint64_t seed)
                 }
                 for (size_t i = 0; i < d; i++)
                     u[i] /= sqrt(squares);
-                fill(c, (vq_statistic)what, layer, head, u, d);
+                fill(c, (vq_statistic)what, layer, head, u, d, &rng);
             }
     }
     if (vq_calibration_seal(c, &bytes, &n_bytes, &err) != VQ_OK) {
@@ -91,7 +116,8 @@ const vq_calibration *toy_calibration_of(const vq_kv_params *p)
                                               .n_heads = p->n_heads,
                                               .n_kv_heads = p->n_kv_heads,
                                               .d_k = p->d_k,
-                                              .d_v = p->d_v};
+                                              .d_v = p->d_v,
+                                              .codebooks = VQ_CODEBOOKS_ALL};
             made[i] = toy_calibration(&info, 1);
         }
         const vq_calibration_info *has = vq_calibration_get_info(made[i]);

@@ -52,7 +52,15 @@ static inline vq_status test_codec_open_calibrated(test_codec *t, const vq_kerne
 static inline vq_status test_codec_open(test_codec *t, const vq_kernels *k, const char *name, const test_option *set,
                                         uint32_t d, bool keys, uint64_t seed, vq_error *err)
 {
-    const vq_calibration_info info = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_k = d, .d_v = d};
+    vq_method m;
+    VQ_TRY(vq_method_parse(&m, name, err));
+    const vq_codec *asks = m.inner ? m.inner : m.codec;
+    const vq_calibration_info info = {.n_layers = 1,
+                                      .n_heads = 1,
+                                      .n_kv_heads = 1,
+                                      .d_k = d,
+                                      .d_v = d,
+                                      .codebooks = keys ? asks->key_codebooks : asks->value_codebooks};
     vq_calibration *calibration = d <= VQ_MAX_HEAD_DIM ? toy_calibration(&info, 1) : NULL;
     const vq_status status = test_codec_open_calibrated(t, k, name, set, d, keys, seed, calibration, err);
     vq_calibration_close(calibration);
