@@ -1,7 +1,7 @@
 /* Figures: points in series, drawn by gnuplot as PNG and SVG, and as a table in the page.
  *
- * Three kinds.  Lines: numbers against numbers.  Bars: a group of bars for each category.  Heat: a cell for each
- * category and row, one grid for each series.  Every point may have an interval. */
+ * Three kinds.  Lines: numbers against numbers.  Bars: a group of bars for each category, from top to bottom.  Heat: a
+ * cell for each category and row, one grid for each series.  Every point of lines and bars may have an interval. */
 #ifndef CLI_REPORT_FIGURE_H
 #define CLI_REPORT_FIGURE_H
 
@@ -11,7 +11,7 @@
 
 typedef enum fig_kind { FIG_LINES, FIG_BARS, FIG_HEAT } fig_kind;
 
-enum { FIG_MOST_SERIES = 40, FIG_MOST_NAMES = 64, FIG_NAME = 96 };
+enum { FIG_MOST_NAMES = 64, FIG_NAME = 96 };
 
 typedef struct fig_names {
     char at[FIG_MOST_NAMES][FIG_NAME];
@@ -25,19 +25,28 @@ typedef struct fig_point {
     double y, low, high; /* low = high = y without an interval */
 } fig_point;
 
-typedef struct figure {
+/* What figures of one kind have in common; lives longer than they. */
+typedef struct fig_plan {
     fig_kind kind;
+    const char *id, *title, *x_label, *y_label;
+    const char *note;   /* how to read it, one or two sentences */
+    const char *format; /* of a number in the table and on bars, "%.3f" */
+    bool log_x, log_y;
+    bool even_x;        /* lines: the few places on the x axis stand equally far apart */
+    double least, most; /* heat: ends of the colour scale; equal: those of the data */
+} fig_plan;
+
+typedef struct figure {
+    const fig_plan *plan;
     char id[FIG_NAME]; /* of its files */
     char title[160];
-    const char *x_label, *y_label, *note; /* note: how to read it, one or two sentences */
-    bool log_x, log_y;
-    const char *format; /* of a figure in the table, "%.3f" */
-    double least, most; /* heat: ends of the colour scale; equal: those of the data */
+    char model[FIG_NAME]; /* empty: of several */
     fig_names series, columns, rows;
     fig_point *points;
     size_t n_points, room;
-    bool drawn, failed; /* failed: memory or names ran out, and something is missing */
-    fig_names sources;  /* results files that it shows */
+    double rank;       /* figures that show one case of several: which one (fig_keep_rank) */
+    bool failed;       /* memory or names ran out, and something is missing */
+    fig_names sources; /* results files that it shows */
 } figure;
 
 /* The number of a name, which is added when it is new. */
@@ -48,13 +57,24 @@ void fig_add(figure *f, const char *series, double x, double y, double low, doub
 void fig_add_bar(figure *f, const char *series, const char *category, double y, double low, double high);
 /* Heat. */
 void fig_add_cell(figure *f, const char *series, const char *column, const char *row, double y);
+/* False: points of a higher rank are there, and those of this one do not belong.  What has a lower rank goes. */
+bool fig_keep_rank(figure *f, double rank);
+/* Points of lines by series and x. */
+void fig_sort(figure *f);
+/* The different x of all points in order, at most FIG_MOST_NAMES; 0 when there are more than `most`. */
+size_t fig_places(const figure *f, size_t most, double out[FIG_MOST_NAMES]);
+bool fig_has_interval(const figure *f, size_t series);
 
-/* Writes DIR/ID.gp and runs gnuplot on it: DIR/ID.png and DIR/ID.svg.  Returns an exit status, having said what is
- * wrong. */
-int fig_draw(figure *f, const char *dir);
 /* The figures as an HTML table. */
 void fig_table(const figure *f, FILE *to);
 void fig_free(figure *f);
+
+/* Writes DIR/ID.gp, and runs gnuplot on it when `draw`: DIR/ID.png and DIR/ID.svg.  Returns an exit status, having said
+ * what is wrong. */
+int fig_draw(figure *f, const char *dir, bool draw);
+/* The same for several figures as the panels of one, their series in one legend; NULL panels are left out. */
+int fig_draw_sheet(figure *const *panels, const char *const *names, size_t n, const char *id, const char *title,
+                   const char *dir, bool draw);
 
 /* Text with &, <, > and quotes as HTML wants them. */
 void html_text(const char *text, FILE *to);

@@ -155,7 +155,7 @@ def reports(folder):
         print("SKIP    report's figures (no gnuplot)")
         return
     r = run("report", results, "-o", out)
-    names = ["eviction-toy----co-", "needle-chosen-toy", "needle-exact-toy", "decode-toy-1-thread--results-json"]
+    names = ["eviction-toy-co", "needle-chosen-toy-results-json", "needle-exact-toy-results-json", "throughput-toy-1-thread-results-json"]
     pictures = [os.path.join(out, n + e) for n in names for e in (".png", ".svg")]
     case("report draws each figure twice", r.status == 0 and all(os.path.getsize(p) > 2000 for p in pictures), r)
     with open(os.path.join(out, "index.html")) as f:
