@@ -18,10 +18,11 @@ static uint64_t xcr0(void)
 static uint32_t detect(void)
 {
     enum { YMM_STATE = 0x6, ZMM_STATE = 0xe6 };
-    const uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;      /* leaf 1, ecx */
-    const uint32_t bmi1 = 1u << 3, avx2 = 1u << 5, bmi2 = 1u << 8;                           /* leaf 7, ebx */
-    const uint32_t f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;                /* leaf 7, ebx */
-    const uint32_t vbmi = 1u << 1, vnni = 1u << 11, vpopcntdq = 1u << 14, popcnt = 1u << 23; /* leaf 7, ecx; leaf 1 */
+    const uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29; /* leaf 1, ecx */
+    const uint32_t bmi1 = 1u << 3, avx2 = 1u << 5, bmi2 = 1u << 8;                      /* leaf 7, ebx */
+    const uint32_t f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;           /* leaf 7, ebx */
+    const uint32_t vbmi = 1u << 1, gfni = 1u << 8, vnni = 1u << 11;                     /* leaf 7, ecx */
+    const uint32_t vpopcntdq = 1u << 14, popcnt = 1u << 23;                             /* leaf 7, ecx; leaf 1 */
 
     uint32_t a, b, c, d, b7, c7;
     if (!__get_cpuid(1, &a, &b, &c, &d))
@@ -37,8 +38,8 @@ static uint32_t detect(void)
         return 0;
 
     uint32_t cpu = VQ_CPU_AVX2;
-    const uint32_t want512 = f | dq | bw | vl;
-    if ((saved & ZMM_STATE) == ZMM_STATE && (b7 & want512) == want512 && (c7 & (vbmi | vnni)) == (vbmi | vnni)) {
+    const uint32_t want512 = f | dq | bw | vl, want7c = vbmi | gfni | vnni;
+    if ((saved & ZMM_STATE) == ZMM_STATE && (b7 & want512) == want512 && (c7 & want7c) == want7c) {
         cpu |= VQ_CPU_AVX512;
         if (c7 & vpopcntdq)
             cpu |= VQ_CPU_VPOPCNT;

@@ -7,7 +7,7 @@
 
 typedef enum vq_cpu {
     VQ_CPU_AVX2 = 1 << 0,    /* AVX2, FMA, F16C, BMI2 */
-    VQ_CPU_AVX512 = 1 << 1,  /* F, BW, DQ, VL, VNNI and VBMI together */
+    VQ_CPU_AVX512 = 1 << 1,  /* F, BW, DQ, VL, VNNI, VBMI and GFNI together */
     VQ_CPU_VPOPCNT = 1 << 2, /* AVX512_VPOPCNTDQ; only with VQ_CPU_AVX512 */
     VQ_CPU_NEON = 1 << 3,
 } vq_cpu;

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/cpu.h"
 #include "kernels/trellis_inner.h"
 
 /* Groups before and after the cut that are searched for the state at the cut. */
@@ -215,7 +216,7 @@ static void walk(const vq_trellis_kernels *k, search *s, uint32_t group, uint32_
             &k->tables[s->bits[group] - 1]);
 }
 
-/* From the state after a group to the one before it. */
+/* From the state after coordinate p of what was walked to `group` to the one before it. */
 static uint32_t step_back(const search *s, uint32_t group, uint32_t p, uint32_t state)
 {
     const uint8_t *back = s->back + (size_t)(group * 8 + p) * BACK_BYTES;
@@ -288,5 +289,12 @@ void vq_trellis_kernels_init(vq_trellis_kernels *k, uint32_t cpu)
         .costs = costs_c, .walk = walk_c, .unpack_keys = unpack_keys_c, .unpack_values = unpack_values_c};
     for (uint32_t b = 1; b <= VQ_TRELLIS_MAX_BITS; b++)
         vq_trellis_table_make(&k->tables[b - 1], &vq_trellis_gaussian[b - 1], b);
+#if defined(__x86_64__)
+    if (cpu & VQ_CPU_AVX2)
+        vq_trellis_kernels_init_avx2(k);
+    if (cpu & VQ_CPU_AVX512)
+        vq_trellis_kernels_init_avx512(k);
+#else
     (void)cpu;
+#endif
 }

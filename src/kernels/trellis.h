@@ -68,7 +68,7 @@ typedef struct vq_trellis_kernels {
     void (*walk)(uint8_t *back, uint16_t *metric, const uint16_t *cost, const vq_trellis_table *t);
 
     /* Tiles as in kernels/codes.h, of n_granules (1 or 2) granules of n_groups groups with bits[] each.  Groups with
-     * 0 bits, and lanes past the groups, hold anything within the levels' range.  What will be read next lies `ahead`
+     * 0 bits become 64 (keys) or 0 (values), lanes past the groups 0.  What will be read next lies `ahead`
      * bytes further on; 0: not known. */
     void (*unpack_keys)(uint8_t *tile, const uint8_t *packed, const uint8_t *bits, uint32_t n_groups,
                         uint32_t n_granules, const vq_trellis_table *tables, ptrdiff_t ahead);

@@ -1,0 +1,216 @@
+/* Every tier of kernels/trellis.h against the definitions, bit for bit, with guard pages on both sides of every array;
+ * and the definitions against what trellis.h draws. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "../support/guard.h"
+#include "base/cpu.h"
+#include "base/rng.h"
+#include "kernels/trellis.h"
+
+enum { MOST_GROUPS = 64, N_GUARDS = 4, GUARD_BYTES = 1 << 16 };
+
+static const uint32_t tier_sets[] = {VQ_CPU_AVX2, VQ_CPU_AVX2 | VQ_CPU_AVX512};
+static const char *const tier_names[] = {"avx2", "avx512"};
+
+static guard guards[N_GUARDS];
+static vq_trellis_kernels tier, definition;
+static const char *tier_name;
+static vq_rng rng;
+
+static void *take(uint32_t which, size_t n_bytes, bool at_end) { return guard_take(&guards[which], n_bytes, at_end); }
+
+static void draw_bytes(uint8_t *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = (uint8_t)vq_rng_next(&rng);
+}
+
+#define SAME(what, n, got, want, n_bytes)                                                                              \
+    do {                                                                                                               \
+        if (memcmp(got, want, n_bytes) != 0)                                                                           \
+            fail_msg("%s of tier %s differs from the definition, n = %u", what, tier_name, (unsigned)(n));             \
+    } while (0)
+
+static void check_costs(uint32_t bits, uint32_t n, bool at_end)
+{
+    const size_t n_costs = (size_t)n * VQ_TRELLIS_SETS;
+    float *x = take(0, n * sizeof *x, at_end);
+    uint16_t *cost = take(1, n_costs * sizeof *cost, at_end), want[64 * VQ_TRELLIS_SETS];
+    uint8_t *other = take(2, n_costs, at_end), want_other[64 * VQ_TRELLIS_SETS];
+    const vq_trellis_table *t = &definition.tables[bits - 1];
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t kind = (uint32_t)(vq_rng_next(&rng) % 16);
+        x[i] = kind == 0   ? 0
+               : kind == 1 ? 1e-40F
+               : kind == 2 ? 1e30F /* squares overflow */
+               : kind == 3 ? t->level[vq_rng_next(&rng) % 16]
+               : kind == 4 ? -40
+                           : (float)vq_rng_normal(&rng);
+    }
+    tier.costs(cost, other, x, t, n);
+    definition.costs(want, want_other, x, t, n);
+    SAME("costs", n, cost, want, n_costs * sizeof *cost);
+    SAME("costs' levels", n, other, want_other, n_costs);
+}
+
+/* Metrics all over the range, so that sums saturate; few different costs, so that many are equal. */
+static void check_walk(uint32_t bits, bool at_end)
+{
+    enum { N_COSTS = 8 * VQ_TRELLIS_SETS };
+    uint16_t *cost = take(0, N_COSTS * sizeof *cost, at_end);
+    uint16_t *metric = take(1, VQ_TRELLIS_STATES * sizeof *metric, at_end), want[VQ_TRELLIS_STATES];
+    uint8_t *back = take(2, VQ_TRELLIS_STATES, at_end), want_back[VQ_TRELLIS_STATES];
+    const uint32_t modes = (uint32_t)(vq_rng_next(&rng) % 3);
+    for (uint32_t i = 0; i < VQ_TRELLIS_STATES; i++)
+        want[i] = metric[i] = (uint16_t)(modes == 0 ? vq_rng_next(&rng) : modes == 1 ? 0 : i == 77 ? 0 : UINT16_MAX);
+    for (uint32_t i = 0; i < N_COSTS; i++)
+        cost[i] = (uint16_t)(vq_rng_next(&rng) % 5 * (VQ_TRELLIS_TOP_COST / 4));
+    tier.walk(back, metric, cost, &definition.tables[bits - 1]);
+    definition.walk(want_back, want, cost, &definition.tables[bits - 1]);
+    SAME("walk's metric", bits, metric, want, sizeof want);
+    SAME("walk's bits", bits, back, want_back, sizeof want_back);
+}
+
+static void check_tiles(uint32_t n_groups, uint32_t n_granules, uint32_t pattern, bool at_end)
+{
+    static uint8_t want[64 * 8 * MOST_GROUPS];
+    uint8_t *bits = take(0, n_groups, at_end);
+    for (uint32_t g = 0; g < n_groups; g++)
+        bits[g] = (uint8_t)(pattern <= 4 ? pattern : vq_rng_next(&rng) % 5);
+    const size_t packed_bytes = (size_t)32 * n_granules * vq_trellis_row_bytes(bits, n_groups);
+    uint8_t *packed = take(1, packed_bytes, at_end);
+    draw_bytes(packed, packed_bytes);
+    const ptrdiff_t ahead = vq_rng_next(&rng) % 2 ? 4096 : 0;
+
+    uint8_t *tile = take(2, (size_t)512 * n_groups, at_end);
+    memset(tile, 99, (size_t)512 * n_groups);
+    memset(want, 99, sizeof want);
+    tier.unpack_keys(tile, packed, bits, n_groups, n_granules, tier.tables, ahead);
+    definition.unpack_keys(want, packed, bits, n_groups, n_granules, definition.tables, 0);
+    SAME("unpack_keys", n_groups, tile, want, (size_t)512 * n_groups);
+
+    const size_t tile_bytes = (size_t)32 * n_granules * ((8 * n_groups + 15) / 16 * 16);
+    int8_t *values = take(3, tile_bytes, at_end);
+    memset(values, 99, tile_bytes);
+    memset(want, 99, sizeof want);
+    tier.unpack_values(values, packed, bits, n_groups, n_granules, tier.tables, ahead);
+    definition.unpack_values((int8_t *)want, packed, bits, n_groups, n_granules, definition.tables, 0);
+    SAME("unpack_values", n_groups, values, want, tile_bytes);
+}
+
+static void tiers_give_the_definitions(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {1, 2, 3, 7, 8, 15, 16, 32, 33, 64};
+    const uint32_t cpu = vq_cpu_detect();
+    for (uint32_t t = 0; t < 2; t++) {
+        if ((cpu & tier_sets[t]) != tier_sets[t]) {
+            printf("no %s here\n", tier_names[t]);
+            continue;
+        }
+        tier_name = tier_names[t];
+        vq_trellis_kernels_init(&tier, tier_sets[t]);
+        for (uint32_t at_end = 0; at_end < 2; at_end++) {
+            for (uint32_t bits = 1; bits <= VQ_TRELLIS_MAX_BITS; bits++)
+                for (uint32_t i = 0; i < 32; i++) {
+                    check_costs(bits, 1 + i, at_end);
+                    check_walk(bits, at_end);
+                }
+            for (uint32_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+                for (uint32_t pattern = 0; pattern < 8; pattern++)
+                    for (uint32_t n_granules = 1; n_granules <= 2; n_granules++)
+                        check_tiles(sizes[i], n_granules, pattern, at_end);
+        }
+    }
+}
+
+/* Window by window from the codes of a row, as the header tells it, against both tiles and vq_trellis_levels. */
+static void definitions_follow_the_drawing(void **state)
+{
+    (void)state;
+    enum { GROUPS = 6, ROWS = 64, LANES = 8 * GROUPS };
+    static const uint8_t bits[GROUPS] = {3, 0, 1, 4, 2, 0}, at[GROUPS] = {0, 0, 3, 4, 8, 0};
+    static const uint8_t before[GROUPS] = {4, 0, 0, 2, 3, 0};
+    enum { BYTES = 10 };
+    uint8_t codes[ROWS][BYTES], packed[ROWS * BYTES];
+    static uint8_t keys[ROWS * LANES];
+    static int8_t values[ROWS * LANES];
+    draw_bytes(codes[0], sizeof codes);
+    for (uint32_t r = 0; r < ROWS; r++)
+        for (uint32_t i = 0; i < BYTES; i++)
+            packed[r / 32 * 32 * BYTES + 32 * i + 16 * (r % 32 / 4 % 2) + 4 * (r % 32 / 8) + r % 4] = codes[r][i];
+    definition.unpack_keys(keys, packed, bits, GROUPS, 2, definition.tables, 0);
+    definition.unpack_values(values, packed, bits, GROUPS, 2, definition.tables, 0);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        float level[LANES];
+        vq_trellis_levels(&definition, level, codes[r], bits, GROUPS);
+        for (uint32_t j = 0; j < LANES; j++) {
+            const uint32_t g = j / 8, p = j % 8;
+            const uint8_t key = keys[((size_t)j / 4 * 64 + r) * 4 + j % 4];
+            const int8_t value = values[((size_t)r / 4 * LANES + j) * 4 + r % 4];
+            if (!bits[g]) {
+                assert_true(key == 64 && value == 0 && level[j] == 0);
+                continue;
+            }
+            const vq_trellis_code *code = &vq_trellis_gaussian[bits[g] - 1];
+            const uint32_t window = ((uint32_t)codes[r][at[g]] << 8 | codes[r][at[before[g]]]) >> p & 511;
+            uint32_t which = 0;
+            for (uint32_t i = 0; i < 4; i++)
+                which |= (uint32_t)__builtin_parity(window & code->taps[i]) << i;
+            for (uint32_t l = 1; l < bits[g]; l++)
+                which |= (uint32_t)(codes[r][at[g] + l] >> p & 1) << (3 + l);
+            assert_int_equal(value, code->value[which]);
+            assert_int_equal(key, code->value[which] + 64);
+            assert_true(level[j] == code->step * (float)(2 * value + 1));
+        }
+    }
+}
+
+/* A searched row's codes are the same on every tier. */
+static void rows_are_the_same(void **state)
+{
+    (void)state;
+    const uint32_t cpu = vq_cpu_detect();
+    for (uint32_t t = 0; t < 2; t++) {
+        if ((cpu & tier_sets[t]) != tier_sets[t])
+            continue;
+        tier_name = tier_names[t];
+        vq_trellis_kernels_init(&tier, tier_sets[t]);
+        for (uint32_t n_groups = 1; n_groups <= MOST_GROUPS; n_groups += n_groups < 10 ? 1 : 27) {
+            uint8_t bits[MOST_GROUPS], got[4 * MOST_GROUPS] = {0}, want[4 * MOST_GROUPS] = {0};
+            float x[8 * MOST_GROUPS];
+            for (uint32_t g = 0; g < n_groups; g++)
+                bits[g] = (uint8_t)(vq_rng_next(&rng) % 5);
+            for (uint32_t j = 0; j < 8 * n_groups; j++)
+                x[j] = (float)vq_rng_normal(&rng) * (j % 50 == 9 ? 20 : 1);
+            vq_trellis_search(&tier, got, x, bits, n_groups);
+            vq_trellis_search(&definition, want, x, bits, n_groups);
+            SAME("search", n_groups, got, want, sizeof want);
+        }
+    }
+}
+
+int main(void)
+{
+    for (uint32_t i = 0; i < N_GUARDS; i++)
+        guards[i] = guard_open(GUARD_BYTES);
+    vq_rng_seed(&rng, 1);
+    vq_trellis_kernels_init(&definition, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(definitions_follow_the_drawing),
+        cmocka_unit_test(tiers_give_the_definitions),
+        cmocka_unit_test(rows_are_the_same),
+    };
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    for (uint32_t i = 0; i < N_GUARDS; i++)
+        guard_close(&guards[i]);
+    return failed;
+}
