@@ -5,9 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* A new measurement is one line here. */
 static const cli_command evals[] = {
+    {"all", "every measurement, and the report: one command, resumable", eval_all},
     {"perplexity", "caches and eviction policies on a text, in generation order, against f16", eval_perplexity},
     {"needle", "one sentence hidden in prose, by length and depth", eval_needle},
     {"recall", "many needles, and key-value pairs", eval_recall},
@@ -15,6 +17,7 @@ static const cli_command evals[] = {
     {"speed", "decoding after a prompt, what policies cost, memory", eval_speed},
     {"anisotropy", "the geometry of queries and keys that Q-Filters rest on", eval_anisotropy},
     {"generation", "greedy texts: how far they come, how much they repeat", eval_generation},
+    {"invariance", "the same text by other threads, passes and CPU tiers", eval_invariance},
     {"distortion", "error of attention's output, layer by layer", eval_distortion},
     {"memory", "what caches take over length", eval_memory},
     {"sharing", "memory and start of processes that run one model at once", eval_sharing},
@@ -221,6 +224,37 @@ uint64_t eval_resident_bytes(vq_session *s)
     if (f)
         fclose(f);
     return sum;
+}
+
+uint64_t eval_process_bytes(void)
+{
+    unsigned long long pages, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%llu %llu", &pages, &resident) != 2)
+        resident = 0;
+    if (f)
+        fclose(f);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double eval_percentile(const double *x, size_t n, uint32_t percent)
+{
+    double *sorted = malloc(n * sizeof *sorted);
+    if (!sorted || n == 0) {
+        free(sorted);
+        return NAN;
+    }
+    memcpy(sorted, x, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, by_value);
+    const double value = sorted[(n * percent + 99) / 100 - 1];
+    free(sorted);
+    return value;
 }
 
 void eval_add_cache(json_t *row, vq_session *s)

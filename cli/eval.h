@@ -16,6 +16,8 @@ int eval_sharing(int argc, char **argv);
 int eval_generation(int argc, char **argv);
 int eval_memory(int argc, char **argv);
 int eval_distortion(int argc, char **argv);
+int eval_invariance(int argc, char **argv);
+int eval_all(int argc, char **argv);
 
 /* ---- what is tested: every --kv with every --evict ---- */
 typedef struct eval_args {
@@ -70,6 +72,9 @@ void eval_add_cache(json_t *row, vq_session *s);
 json_t *eval_packed_bits(const cli_cache *c);
 /* Bytes that the system has given to the cache's mappings, files left out; 0 when /proc does not say. */
 uint64_t eval_resident_bytes(vq_session *s);
+uint64_t eval_process_bytes(void); /* resident, of this process; 0 when /proc does not say */
+/* The least of x [n], n >= 1, that `percent` of all do not exceed. */
+double eval_percentile(const double *x, size_t n, uint32_t percent);
 const char *eval_model_name(const char *path); /* the file's name without folders */
 
 #endif

@@ -8,6 +8,7 @@
 
 struct args {
     eval_args shared;
+    const char *texts_of;
     uint32_t n_prompts, n_prompt, n_new;
 };
 
@@ -22,6 +23,8 @@ static const cli_option options[] = {
     {'n', "predict", CLI_COUNT, AT(n_new), "N", "tokens that are written after each", 1, 65536},
     {0, "reference", CLI_TEXT, SHARED_AT(reference), "METHOD",
      "the cache whose texts are compared with; it never evicts. 'none' compares with nothing", 0, 0},
+    {0, "texts-of", CLI_TEXT, AT(texts_of), "FILE",
+     "take the reference's texts from the JSON that an earlier run with the same prompts wrote", 0, 0},
     {0, "json", CLI_TEXT, SHARED_AT(json), "FILE", "also write the results as JSON; '-': print them", 0, 0},
 };
 
@@ -48,6 +51,7 @@ typedef struct counts {
     uint32_t n_ended, n_looped;
     double *each; /* [n_prompts] tokens completed */
     char *text;   /* of the first prompt */
+    json_t *ids;  /* of every text */
 } counts;
 
 struct job {
@@ -90,8 +94,54 @@ static void count_text(struct job *j, counts *c, const eval_greedy *g, uint32_t 
         vq_moments_add(&c->same, eval_greedy_same(&j->references[prompt], g));
         vq_moments_add(&c->same_until, (double)eval_greedy_same_until(&j->references[prompt], g));
     }
-    if (prompt == 0)
+    if (prompt == 0 && g->text)
         c->text = strdup(g->text);
+    json_t *ids = json_array();
+    for (size_t i = 0; i < g->n; i++)
+        json_array_append_new(ids, json_integer(g->ids[i]));
+    json_array_append_new(c->ids, ids);
+}
+
+/* Of the row of the reference in an earlier run's results. */
+static int take_text(eval_greedy *g, const json_t *row, uint32_t prompt, uint32_t most)
+{
+    const json_t *ids = json_array_get(json_object_get(row, "ids"), prompt);
+    if (!ids || json_array_size(ids) > most || !eval_greedy_open(g, most))
+        return CLI_FAILED;
+    for (; g->n < json_array_size(ids); g->n++)
+        g->ids[g->n] = (int32_t)json_integer_value(json_array_get(ids, g->n));
+    return CLI_FINE;
+}
+
+static bool is_count(const json_t *row, const char *key, uint32_t n)
+{
+    return json_integer_value(json_object_get(row, key)) == (json_int_t)n;
+}
+
+static int read_texts(struct job *j, const char *model)
+{
+    const struct args *a = j->args;
+    json_error_t error;
+    json_t *results = json_load_file(a->texts_of, 0, &error), *found = NULL, *row;
+    size_t i;
+    if (!results)
+        return cli_fail("%s: line %d: %s", a->texts_of, error.line, error.text);
+    json_array_foreach(json_object_get(results, "rows"), i, row)
+    {
+        const char *kv = json_string_value(json_object_get(row, "kv"));
+        const char *of = json_string_value(json_object_get(row, "model"));
+        if (kv && of && strcmp(kv, a->shared.reference) == 0 && strcmp(of, model) == 0 &&
+            is_count(row, "prompts", a->n_prompts) && is_count(row, "prompt_tokens", a->n_prompt) &&
+            is_count(row, "predict", a->n_new))
+            found = row;
+    }
+    int status = found ? CLI_FINE : CLI_FAILED;
+    for (uint32_t k = 0; k < a->n_prompts && status == CLI_FINE; k++)
+        status = take_text(&j->references[k], found, k, a->n_new);
+    json_decref(results);
+    return status == CLI_FINE ? CLI_FINE
+                              : cli_fail("%s: no texts of %s with %s, %u prompts of %u tokens and %u more", a->texts_of,
+                                         model, a->shared.reference, a->n_prompts, a->n_prompt, a->n_new);
 }
 
 /* All prompts with one cache; the reference's texts are kept. */
@@ -102,6 +152,7 @@ static int run_config(struct job *j, const cli_page *page, const cli_model_args 
     vq_session *s = NULL;
     eval_greedy own = {0};
     c->each = calloc(a->n_prompts, sizeof *c->each);
+    c->ids = json_array();
     int status = eval_session_open(&s, &j->engine, page, model, config);
     if (status == CLI_FINE && (!c->each || (!keep && !eval_greedy_open(&own, a->n_new))))
         status = cli_fail("no memory for texts of %u tokens", a->n_new);
@@ -136,17 +187,20 @@ static int run_all(struct job *j, const cli_page *page, cli_model_args *model)
     j->references = calloc(a->n_prompts, sizeof *j->references);
     if (status == CLI_FINE && !j->references)
         status = cli_fail("no memory for %u prompts", a->n_prompts);
-    size_t n_run = has_reference(j);
+    const bool known = a->texts_of != NULL;
+    if (status == CLI_FINE && known)
+        status = read_texts(j, eval_model_name(model->model));
+    size_t n_run = has_reference(j) && !known;
     for (size_t i = 0; i < j->n_configs; i++)
-        n_run += !is_reference(j, &j->configs[i]);
+        n_run += known || !is_reference(j, &j->configs[i]);
     j->all = (uint64_t)n_run * a->n_prompts * a->n_new;
     cli_progress_start(&j->progress, "tokens");
-    if (status == CLI_FINE && has_reference(j)) {
+    if (status == CLI_FINE && has_reference(j) && !known) {
         const eval_config reference = {.kv = a->shared.reference};
         status = run_config(j, page, model, &reference, &j->counts[EVAL_MOST_CONFIGS], true);
     }
     for (size_t i = 0; i < j->n_configs && status == CLI_FINE; i++)
-        if (!is_reference(j, &j->configs[i]))
+        if (known || !is_reference(j, &j->configs[i]))
             status = run_config(j, page, model, &j->configs[i], &j->counts[i], false);
     cli_progress_end(&j->progress);
     if (status == CLI_INTERRUPTED)
@@ -156,7 +210,7 @@ static int run_all(struct job *j, const cli_page *page, cli_model_args *model)
 
 static const counts *counts_of(const struct job *j, size_t i)
 {
-    return &j->counts[is_reference(j, &j->configs[i]) ? EVAL_MOST_CONFIGS : i];
+    return &j->counts[is_reference(j, &j->configs[i]) && !j->args->texts_of ? EVAL_MOST_CONFIGS : i];
 }
 
 static void print_text(const struct job *j)
@@ -188,13 +242,13 @@ static json_t *row_json(const struct job *j, size_t i, const char *model)
     for (uint32_t k = 0; k < N_GRAMS; k++)
         json_array_append_new(distinct, cli_json_real(c->distinct[k].mean));
     const bool compared = has_reference(j) && !is_reference(j, config);
-    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:s}", "kind",
-                     "generation", "model", model, "kv", config->kv, "evict", config->evict ? config->evict : "none",
-                     "prompts", (int)a->n_prompts, "prompt_tokens", (int)a->n_prompt, "predict", (int)a->n_new,
-                     "completed", each, "completed_mean", cli_json_real(c->completed.mean), "ended", (int)c->n_ended,
-                     "looped", (int)c->n_looped, "distinct", distinct, "same_tokens",
-                     compared ? cli_json_real(c->same.mean) : json_null(), "same_until",
-                     compared ? cli_json_real(c->same_until.mean) : json_null(), "text", c->text ? c->text : "");
+    return json_pack(
+        "{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:s, s:O}", "kind", "generation",
+        "model", model, "kv", config->kv, "evict", config->evict ? config->evict : "none", "prompts", (int)a->n_prompts,
+        "prompt_tokens", (int)a->n_prompt, "predict", (int)a->n_new, "completed", each, "completed_mean",
+        cli_json_real(c->completed.mean), "ended", (int)c->n_ended, "looped", (int)c->n_looped, "distinct", distinct,
+        "same_tokens", compared ? cli_json_real(c->same.mean) : json_null(), "same_until",
+        compared ? cli_json_real(c->same_until.mean) : json_null(), "text", c->text ? c->text : "", "ids", c->ids);
 }
 
 static int write_results(const struct job *j, const cli_model_args *model, int argc, char **argv)
@@ -223,6 +277,8 @@ int eval_generation(int argc, char **argv)
         return status;
     if (a.shared.files.n == 0)
         return cli_usage(&page, "no text: -f FILE says which");
+    if (a.texts_of && strcmp(a.shared.reference, "none") == 0)
+        return cli_usage(&page, "--texts-of with --reference none: there is nothing to compare with");
     cli_catch_interrupt(1);
     struct job *j = calloc(1, sizeof *j);
     if (!j)
@@ -238,6 +294,7 @@ int eval_generation(int argc, char **argv)
     for (size_t i = 0; i <= EVAL_MOST_CONFIGS; i++) {
         free(j->counts[i].each);
         free(j->counts[i].text);
+        json_decref(j->counts[i].ids);
     }
     for (uint32_t i = 0; i < a.n_prompts && j->references; i++)
         eval_greedy_free(&j->references[i]);

@@ -9,7 +9,7 @@
 struct args {
     eval_args shared;
     uint32_t window, skip, n_windows, steps;
-    bool any_text;
+    bool any_text, one_pass;
 };
 
 #define AT(field) offsetof(struct args, field)
@@ -28,14 +28,17 @@ static const cli_option options[] = {
      16777216},
     {0, "any-text", CLI_FLAG, AT(any_text), NULL,
      "do not refuse a text that repeats itself or on which the perplexity is below 2", 0, 0},
+    {0, "one-pass", CLI_FLAG, AT(one_pass), NULL,
+     "read each window in one pass, as programs do that know no eviction; refused when a cache evicts", 0, 0},
     {0, "json", CLI_TEXT, SHARED_AT(json), "FILE", "also write the results as JSON; '-': print them", 0, 0},
 };
 
 static const char intro[] =
     "Perplexity as in generation. Each window of the text starts from an empty cache: its first tokens are read as a "
     "prompt, the policy then drops what its budget does not allow, and the rest comes one token at a time, each scored "
-    "by the probability that the model gave it, while the policy goes on working. Every cache and every policy sees "
-    "the same tokens as the reference, so that ratios are paired: their 95 % intervals are much narrower than those "
+    "by the probability that the model gave it, while the policy goes on working. Without a policy a window is read "
+    "in one pass, which gives the same figures. Every cache and every policy sees the same tokens as the reference, so "
+    "that ratios are paired: their 95 % intervals are much narrower than those "
     "of the perplexities.\n"
     "\n"
     "Rows are what a head holds on average at the end of a window; bits a value and bytes a token of the text count "
@@ -71,7 +74,7 @@ static vq_windows window_of(const struct job *j, const eval_text *t, size_t i)
                         .n = n,
                         .n_ctx = n,
                         .skip = j->args->skip,
-                        .decodes = true,
+                        .one_pass = j->args->one_pass,
                         .any_text = j->args->any_text};
 }
 

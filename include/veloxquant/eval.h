@@ -17,6 +17,8 @@ typedef struct vq_windows {
      * ones as a prompt.  Sessions whose cache evicts always work so: in one pass nothing would be evicted before the
      * end.  Others give the same figures either way. */
     bool decodes;
+    /* Asks for one pass whatever the cache; with one that evicts that is VQ_ERR_ARG. */
+    bool one_pass;
     /* By default a text that repeats itself, or on which the (reference) model's perplexity is below 2, is refused
      * (VQ_ERR_VALUE): on a looped paragraph any cache looks perfect. */
     bool any_text;

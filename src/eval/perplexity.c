@@ -100,6 +100,15 @@ static bool generates(vq_session *s, bool asked)
     return asked || vq_kv_compact_step(vq_session_kv(s), VQ_KV_DECODE) > 0;
 }
 
+static vq_status check_pass(vq_session *s, const vq_windows *w, vq_error *err)
+{
+    if (w->one_pass && generates(s, w->decodes))
+        return vq_fail(err, VQ_ERR_ARG,
+                       "one pass over a cache that evicts: nothing is dropped before a prompt ends, so it would have "
+                       "the perplexity of the whole cache");
+    return VQ_OK;
+}
+
 /* ---- one session ---- */
 struct scoring {
     vq_vec_kernels kernels;
@@ -130,6 +139,7 @@ vq_status vq_eval_perplexity(vq_session *s, const vq_windows *w, vq_eval_fn prog
     size_t n_windows, n_scored;
     VQ_TRY(vq_eval_count(w, &n_windows, &n_scored, err));
     VQ_TRY(check_room(s, w, err));
+    VQ_TRY(check_pass(s, w, err));
     VQ_TRY(vq_windows_check_text(w, n_windows, err));
     int32_t *ids = malloc(w->n_ctx * sizeof *ids);
     if (!ids)
@@ -276,6 +286,7 @@ vq_status vq_eval_compare(vq_session *reference, vq_session *const *tested, size
         return vq_fail(err, VQ_ERR_ARG, "no session to compare with the reference");
     for (size_t i = 0; i < n_tested; i++) {
         VQ_TRY(check_room(tested[i], w, err));
+        VQ_TRY(check_pass(tested[i], w, err));
         const size_t n = vq_model_get_info(vq_session_model(tested[i]))->n_vocab;
         if (n != n_vocab)
             return vq_fail(err, VQ_ERR_MISMATCH, "vocabularies of %zu and %zu tokens cannot be compared", n_vocab, n);
