@@ -6,13 +6,19 @@
 
 enum { MAX_TILE = VQ_ROWCODE_MAX_D * VQ_CODES_ROWS, QUERIES_AT_ONCE = 12, SUMS_AT_ONCE = 4 };
 
-/* Unit errors of Lloyd-Max quantisers of a normal variable. */
-static const float unit_error[VQ_MIXCODE_MAX_BITS + 1] = {1, 0.36338F, 0.11748F, 0.03454F, 0.00950F};
+/* Unit errors of quantisers of a normal variable: Lloyd-Max, and from 5 bits on the best uniform ones, whose cells are
+ * this wide (Max, 1960). */
+static const float unit_error[VQ_MIXCODE_TOP_BITS + 1] = {1,        0.36338F, 0.11748F, 0.03454F,
+                                                          0.00950F, 0.00349F, 0.00104F, 0.000304F};
+static const float cell[VQ_MIXCODE_TOP_BITS + 1] = {1, 1, 1, 1, 1, 0.1881F, 0.1041F, 0.0569F};
 
-static const vq_levels *levels_of(uint32_t bits) { return &vq_levels_gaussian[bits - 1]; }
+static const vq_levels *levels_of(uint32_t bits)
+{
+    return bits <= VQ_MIXCODE_MAX_BITS ? &vq_levels_gaussian[bits - 1] : &vq_levels_uniform[bits - 1];
+}
 
 /* One step of the levels, which come back unshrunk. */
-static float step_of(uint32_t bits) { return levels_of(bits)->step / (1 - unit_error[bits]); }
+static float step_of(uint32_t bits) { return levels_of(bits)->step * cell[bits] / (1 - unit_error[bits]); }
 
 /* Noise of unshrunk levels. */
 static float noise(uint32_t bits) { return unit_error[bits] / (1 - unit_error[bits]); }
@@ -49,6 +55,35 @@ void vq_mix_allocate(uint8_t *bits, const float *variance, uint32_t n_groups, ui
         }
 }
 
+uint32_t vq_mix_fill(uint8_t *bits, const float *variance, uint32_t n_groups, uint32_t n_bits, uint32_t most)
+{
+    float of[VQ_MIXCODE_MAX_GROUPS];
+    for (uint32_t g = 0; g < n_groups; g++) {
+        of[g] = 0;
+        for (uint32_t j = 0; j < VQ_CODES_GROUP; j++)
+            of[g] += variance[g * VQ_CODES_GROUP + j];
+    }
+    memset(bits, 0, n_groups);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_bits; i++) {
+        uint32_t best = n_groups;
+        float gain = -1;
+        /* a group has as many bits as the one before it, or fewer */
+        for (uint32_t g = 0; g < n_groups; g++) {
+            const bool may = bits[g] < most && (g == 0 || bits[g] < bits[g - 1]);
+            const float less = may ? of[g] * (unit_error[bits[g]] - unit_error[bits[g] + 1u]) : -1;
+            if (less > gain) {
+                gain = less;
+                best = g;
+            }
+        }
+        if (best == n_groups)
+            break;
+        n += bits[best]++ == 0;
+    }
+    return n;
+}
+
 void vq_mixcode_make(vq_mixcode *m, const uint8_t *bits, const float *scale, const vq_codes_kernels *k, uint32_t d,
                      bool keys)
 {
@@ -58,7 +93,7 @@ void vq_mixcode_make(vq_mixcode *m, const uint8_t *bits, const float *scale, con
     for (uint32_t g = 0; g < m->n_groups; g++) {
         vq_mix_segment *s = m->n_segments ? &m->segments[m->n_segments - 1] : NULL;
         if (!s || s->bits != bits[g]) {
-            assert(bits[g] >= 1 && bits[g] <= VQ_MIXCODE_MAX_BITS && (!s || bits[g] < s->bits));
+            assert(bits[g] >= 1 && bits[g] <= VQ_MIXCODE_TOP_BITS && (!s || bits[g] < s->bits));
             s = &m->segments[m->n_segments++];
             *s = (vq_mix_segment){.bits = bits[g], .first_group = g, .at = m->page_bytes};
         }
@@ -80,7 +115,7 @@ static fit encode_at(const vq_mixcode *m, uint8_t *codes, const float *y, const 
         const vq_levels *l = levels_of(s->bits);
         const uint32_t first = s->first_group * VQ_CODES_GROUP, n = s->n_groups * VQ_CODES_GROUP;
         const float step = step_of(s->bits);
-        m->k->count(codes + first, z + first, inv, l->bounds, (1u << s->bits) - 1, n);
+        m->k->count(codes + first, z + first, inv / cell[s->bits], l->bounds, (1u << s->bits) - 1, n);
         for (uint32_t j = first; j < first + n; j++) {
             const float level = (float)l->v[codes[j]] * step * m->scale[j];
             f.along += y[j] * level;
@@ -251,8 +286,8 @@ void vq_mixcode_mix(const vq_mixcode *m, const uint8_t *page, const uint8_t *nex
                     uint32_t n_granules, const float *weights, uint32_t n, float *acc, size_t acc_stride)
 {
     const ptrdiff_t ahead = next ? (ptrdiff_t)((uintptr_t)next - (uintptr_t)page) : 0;
-    int8_t tile[MAX_TILE + VQ_MIXCODE_MAX_BITS * VQ_CODES_GROUP * VQ_CODES_ROWS]; /* segments are padded to 16 lanes */
-    size_t at[VQ_MIXCODE_MAX_BITS], used = 0;
+    int8_t tile[MAX_TILE + VQ_MIXCODE_TOP_BITS * VQ_CODES_GROUP * VQ_CODES_ROWS]; /* segments are padded to 16 lanes */
+    size_t at[VQ_MIXCODE_TOP_BITS], used = 0;
     for (uint32_t i = 0; i < m->n_segments; i++) {
         const vq_mix_segment *s = &m->segments[i];
         at[i] = used;

@@ -1,7 +1,8 @@
 /* Rows of codes whose bits differ by dimension: what a calibrated basis asks for, where the first dimensions vary much
  * and the last ones little.
  *
- * Dimension j of a row stands for gain * scale[j] * level[code], in groups of 8 dimensions with 1 to 4 bits each.
+ * Dimension j of a row stands for gain * scale[j] * level[code], in groups of 8 dimensions with 1 to 7 bits each (from
+ * 5 on uniform levels, which fit the narrow grid of levels.h and lose a third of a bit at 7).
  * Groups with the same bits form a segment; bits never rise from group to group, so there are few.  Scales and the
  * steps of the levels are folded into the query (keys) and into what is summed (values), so that a row costs what a row
  * of equal bits costs.
@@ -15,7 +16,7 @@
 #include "quant/levels.h"
 #include "quant/rowcode.h"
 
-enum { VQ_MIXCODE_MAX_BITS = 4, VQ_MIXCODE_MAX_GROUPS = VQ_ROWCODE_MAX_D / VQ_CODES_GROUP };
+enum { VQ_MIXCODE_MAX_BITS = 4, VQ_MIXCODE_TOP_BITS = 7, VQ_MIXCODE_MAX_GROUPS = VQ_ROWCODE_MAX_D / VQ_CODES_GROUP };
 
 typedef struct vq_mix_segment {
     uint32_t bits, first_group, n_groups;
@@ -28,16 +29,21 @@ typedef struct vq_mixcode {
     uint32_t d, n_groups;
     uint32_t width; /* 8 n_groups */
     uint32_t n_segments;
-    vq_mix_segment segments[VQ_MIXCODE_MAX_BITS];
+    vq_mix_segment segments[VQ_MIXCODE_TOP_BITS];
     size_t page_bytes; /* codes of two granules */
     bool keys;
 } vq_mixcode;
 
 /* Bits by reverse water-filling: each group of 8 dimensions has one, and of the other of n_bits bits one after another
  * goes to where it takes most off the error, variance[] [8 n_groups] times that of a level.  variance must not rise
- * from group to group.  bits [n_groups], n_bits at least n_groups. */
+ * from group to group.  Up to VQ_MIXCODE_MAX_BITS each.  bits [n_groups], n_bits at least n_groups. */
 void vq_mix_allocate(uint8_t *bits, const float *variance, uint32_t n_groups, uint32_t n_bits);
 
+/* The same from nothing upwards: groups whose variance lies below the water get no bits, and others up to `most`, at
+ * most VQ_MIXCODE_TOP_BITS.  Returns how many groups have any; they come first. */
+uint32_t vq_mix_fill(uint8_t *bits, const float *variance, uint32_t n_groups, uint32_t n_bits, uint32_t most);
+
+/* bits [(d + 7) / 8], at least 1 each */
 void vq_mixcode_make(vq_mixcode *m, const uint8_t *bits, const float *scale, const vq_codes_kernels *k, uint32_t d,
                      bool keys);
 

@@ -136,7 +136,7 @@ static uint64_t sum_of(const vq_kv_bytes *b)
 enum { LAYERS = 4, HEADS = 2, D = 64, N = 2500, CHUNK = 100 };
 
 /* Mappings = all but what codecs took from the heap; that = `shared`, but for the heap's rounding and the codecs' own
- * structs, of which one that hands rows on has three. */
+ * structs (one that hands rows on has three). */
 static void check_bytes(const vq_kv *kv, const char *name, size_t heap_before, size_t held_before)
 {
     vq_kv_bytes b;
@@ -145,7 +145,7 @@ static void check_bytes(const vq_kv *kv, const char *name, size_t heap_before, s
     if (sum_of(&b) - b.shared != held)
         fail_msg("%s: %" PRIu64 " bytes are reported besides shared ones, the system gave %" PRIu64, name,
                  sum_of(&b) - b.shared, held);
-    const uint64_t slack = (uint64_t)2 * LAYERS * HEADS * 3 * 256;
+    const uint64_t slack = (uint64_t)2 * LAYERS * HEADS * 1024;
     if (heap < b.shared || heap > b.shared + slack)
         fail_msg("%s: %" PRIu64 " shared bytes are reported, codecs hold %" PRIu64, name, b.shared, heap);
     enum { MOST = 4096 };
