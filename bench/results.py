@@ -7,6 +7,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -49,6 +50,64 @@ def head(what, versions):
         "machine": machine(),
         "versions": dict({"compiler": _output("cc", "--version").split("\n")[0], "kernel": platform.release()}, **versions),
     }
+
+
+# The limits of veloxquant/measure.h: more than this, and times are not to be trusted.
+QUIET_OTHERS, QUIET_STEAL, QUIET_WAITING = 0.10, 0.02, 0.5
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds():
+    """CPU time of this process and of all that it started, those that still run included."""
+    parents, took = {}, {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open("/proc/%s/stat" % entry) as f:
+                fields = f.read().rpartition(")")[2].split()
+        except OSError:      # it has ended
+            continue
+        parents[int(entry)] = int(fields[1])
+        took[int(entry)] = sum(map(int, fields[11:15])) * TICK      # its own, and that of its children that ended
+    ours = {os.getpid()}
+    for _ in range(len(parents)):
+        more = {pid for pid, parent in parents.items() if parent in ours} - ours
+        if not more:
+            break
+        ours |= more
+    return sum(took.get(pid, 0) for pid in ours)
+
+
+def load_mark():
+    mark = {"wall": time.monotonic(), "own": own_seconds()}
+    with open("/proc/stat") as f:
+        for line in f:
+            words = line.split()
+            if words[0] == "cpu":
+                user, nice, system, _, _, irq, softirq, steal = map(int, words[1:9])
+                mark.update(busy=(user + nice + system + irq + softirq) * TICK, steal=steal * TICK)
+            elif words[0] == "procs_running":
+                mark["runnable"] = max(int(words[1]) - 1, 0)      # without this process
+    return mark
+
+
+def load_between(marks):
+    """What else the machine did between the first and the last mark, as CPUs' worth of time: what vq_load says for one process,
+    for a script and its workers."""
+    first, last = marks[0], marks[-1]
+    wall = last["wall"] - first["wall"]
+    others = max((last["busy"] - first["busy"]) - (last["own"] - first["own"]), 0) / wall
+    steal = (last["steal"] - first["steal"]) / wall
+    waiting = sum(m["runnable"] for m in marks) / len(marks)
+    return {"quiet": others <= QUIET_OTHERS and steal <= QUIET_STEAL and waiting <= QUIET_WAITING,
+            "others_cpus": round(others, 3), "steal_cpus": round(steal, 3), "waiting": round(waiting, 2)}
+
+
+def load_text(load):
+    """Nothing on a quiet machine."""
+    return "" if load["quiet"] else "not quiet: other programs took %.2f CPUs, the host %.2f; trust ratios within this run at most" % (
+        load["others_cpus"], load["steal_cpus"])
 
 
 def spread(samples, digits=4):

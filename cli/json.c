@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "commit.h"
 
 json_t *cli_json_real(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
@@ -131,10 +132,14 @@ json_t *cli_json_head(const char *what, int argc, char **argv)
     const time_t now = time(NULL);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
     char *command = command_text(argc, argv);
-    json_t *head = json_pack("{s:i, s:s, s:s, s:s, s:o, s:{s:s, s:s, s:s}, s:[]}", "schema", 1, "what", what, "date",
-                             date, "command", command ? command : "veloxquant", "machine", machine_json(), "versions",
-                             "veloxquant", vq_version(), "compiler", __VERSION__, "kernel",
-                             uname(&system) == 0 ? system.release : "unknown", "rows");
+    char commit[] = CLI_COMMIT;
+    const bool modified = strchr(commit, '-') != NULL;
+    commit[strcspn(commit, "-")] = 0;
+    json_t *head =
+        json_pack("{s:i, s:s, s:s, s:s, s:b, s:s, s:s, s:o, s:{s:s, s:s, s:s}, s:[]}", "schema", 1, "what", what,
+                  "date", date, "commit", commit, "modified", (int)modified, "build", CLI_BUILD, "command",
+                  command ? command : "veloxquant", "machine", machine_json(), "versions", "veloxquant", vq_version(),
+                  "compiler", __VERSION__, "kernel", uname(&system) == 0 ? system.release : "unknown", "rows");
     free(command);
     return head;
 }
