@@ -30,7 +30,7 @@ static void drop_moments(feeder *f)
 static size_t moment_bytes(const vq_model *model, vq_input_kind kind)
 {
     const size_t width = vq_input_width(model, kind);
-    return (width * width * sizeof(float) + 63) / 64 * 64;
+    return (vq_feedback_floats((uint32_t)width) * sizeof(float) + 63) / 64 * 64;
 }
 
 /* Asks whether to stop; the bytes of the source are no further. */
@@ -103,7 +103,7 @@ vq_status vq_quantize(const vq_gguf *source, const char *path, const vq_quantize
     feeder f = {.p = params,
                 .moments = calloc((size_t)info->n_layers * N_KINDS, sizeof *f.moments),
                 .factored = calloc((size_t)info->n_layers * N_KINDS, sizeof *f.factored),
-                .scratch = calloc(2 * (size_t)widest, sizeof *f.scratch)};
+                .scratch = calloc((size_t)widest, sizeof *f.scratch)};
     const vq_feedback_source feedback = {&f, factor};
     const vq_status status = f.moments && f.factored && f.scratch
                                  ? vq_quantize_file(source, path, params, &feedback, err)

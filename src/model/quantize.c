@@ -31,6 +31,7 @@ typedef struct job {
     const vq_feedback_source *feedback; /* NULL: none */
     vq_reservoir_writer *w;
     vq_codes_kernels k;
+    vq_carry_kernels carry;
     vq_type *types;
     place *order;                              /* [tensors] */
     vq_input_rotation *rotations[MOST_WIDTHS]; /* one for each width of a packed matrix */
@@ -183,7 +184,7 @@ static vq_status encode(job *j, const vq_linear *l, void *data, void *scratch, d
         const uint32_t n = l->n_out - first < most ? (uint32_t)(l->n_out - first) : most;
         VQ_TRY(read_piece(j, first, n, err));
         if (factor)
-            vq_feedback_encode(l, j->p->pool, data, (uint32_t)first, n, j->x, factor, j->errors, scratch);
+            vq_feedback_encode(l, &j->carry, j->p->pool, data, (uint32_t)first, n, j->x, factor, j->errors, scratch);
         else
             vq_linear_encode(l, j->p->pool, data, (uint32_t)first, n, j->x, j->errors, scratch);
         for (uint32_t i = 0; i < n; i++) {
@@ -392,6 +393,7 @@ vq_status vq_quantize_file(const vq_gguf *source, const char *path, const vq_qua
              .feedback = feedback,
              .types = calloc(vq_gguf_n_tensors(source) + 1, sizeof *j.types)};
     vq_codes_kernels_init(&j.k, vq_cpu_detect());
+    vq_carry_kernels_init(&j.carry, vq_cpu_detect());
     vq_status status = j.types ? run(&j, path, err) : vq_fail(err, VQ_ERR_NOMEM, "no memory for the tensors");
     vq_reservoir_writer_abort(j.w);
     for (uint32_t i = 0; i < j.n_rotations; i++)
