@@ -126,6 +126,9 @@ VQ_API uint32_t vq_kv_n_sinks(const vq_kv *kv, uint32_t layer);
 VQ_API vq_status vq_kv_truncate(vq_kv *kv, uint32_t n, vq_error *err);
 VQ_API void vq_kv_clear(vq_kv *kv);
 VQ_API void vq_kv_measure(const vq_kv *kv, vq_kv_bytes *out);
+/* What the cache takes from the system at most, while it is filled from its start up to n_ctx rows: vq_kv_measure's
+ * codes .. reserved never add up to more.  Gathering the rows that a policy leaves may take more for a moment. */
+VQ_API uint64_t vq_kv_most_bytes(const vq_kv *kv);
 
 /* Seconds that a layer took.  append: taking rows in, encoding what became old enough; attend: attention. */
 typedef struct vq_kv_times {

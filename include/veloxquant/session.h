@@ -31,6 +31,10 @@ VQ_API void vq_session_params_init(vq_session_params *params); /* the defaults *
 /* The model and the pool must outlive the session. One thread at a time. */
 VQ_API vq_status vq_session_open(vq_session **out, const vq_model *model, const vq_session_params *params,
                                  vq_error *err);
+/* The cache that such a session opens: for choosing a plan (vq_plan_choose), or looking at its size (vq_kv_most_bytes)
+ * without a session.  What it points to is the model's and the caller's. */
+VQ_API vq_status vq_session_kv_params(const vq_model *model, const vq_session_params *params, vq_kv_params *out,
+                                      vq_error *err);
 VQ_API void vq_session_close(vq_session *s);
 
 VQ_API const vq_model *vq_session_model(const vq_session *s);

@@ -40,15 +40,23 @@ static void layout(vq_session *s)
     s->logits = vq_arena_take(&s->arena, s->n_vocab, sizeof *s->logits);
 }
 
-static vq_status open_parts(vq_session *s, const vq_session_params *params, vq_error *err)
+static uint32_t context_of(const vq_model_info *info, const vq_session_params *params)
 {
-    layout(s);
-    VQ_TRY(vq_arena_alloc(&s->arena, err));
-    layout(s);
+    if (params->n_ctx)
+        return params->n_ctx;
+    return info->n_ctx_train < DEFAULT_MOST_CTX ? info->n_ctx_train : DEFAULT_MOST_CTX;
+}
+
+vq_status vq_session_kv_params(const vq_model *model, const vq_session_params *params, vq_kv_params *out, vq_error *err)
+{
+    const uint32_t n_ctx = context_of(vq_model_get_info(model), params);
+    if (params->n_batch > MOST_BATCH)
+        return vq_fail(err, VQ_ERR_ARG, "%u prompt tokens a pass, at most %d", params->n_batch, MOST_BATCH);
     vq_kv_params kv = {0};
-    vq_forward_kv_params(s->model, &kv);
-    kv.n_ctx = s->n_ctx + vq_kv_probe_room(params->evict, s->n_ctx);
-    kv.n_batch = s->n_batch;
+    vq_forward_kv_params(model, &kv);
+    kv.n_ctx = n_ctx + vq_kv_probe_room(params->evict, n_ctx);
+    kv.n_batch = params->n_batch ? params->n_batch : DEFAULT_BATCH;
+    kv.n_batch = kv.n_batch < n_ctx ? kv.n_batch : n_ctx;
     kv.keys = params->kv_keys;
     kv.values = params->kv_values;
     kv.plan = params->plan;
@@ -60,6 +68,17 @@ static vq_status open_parts(vq_session *s, const vq_session_params *params, vq_e
     kv.pool = params->pool;
     kv.calibration = params->calibration;
     kv.evict = params->evict;
+    *out = kv;
+    return VQ_OK;
+}
+
+static vq_status open_parts(vq_session *s, const vq_session_params *params, vq_error *err)
+{
+    layout(s);
+    VQ_TRY(vq_arena_alloc(&s->arena, err));
+    layout(s);
+    vq_kv_params kv;
+    VQ_TRY(vq_session_kv_params(s->model, params, &kv, err));
     VQ_TRY(vq_kv_open(&s->kv, &kv, err));
     return vq_forward_open(&s->forward, s->model, s->pool, s->n_batch, s->is_exact, err);
 }
@@ -68,8 +87,8 @@ vq_status vq_session_open(vq_session **out, const vq_model *model, const vq_sess
 {
     *out = NULL;
     const vq_model_info *info = vq_model_get_info(model);
-    if (params->n_batch > MOST_BATCH)
-        return vq_fail(err, VQ_ERR_ARG, "%u prompt tokens a pass, at most %d", params->n_batch, MOST_BATCH);
+    vq_kv_params kv;
+    VQ_TRY(vq_session_kv_params(model, params, &kv, err));
     vq_session *s = calloc(1, sizeof *s);
     if (!s)
         return vq_fail(err, VQ_ERR_NOMEM, "no memory for a session");
@@ -77,12 +96,8 @@ vq_status vq_session_open(vq_session **out, const vq_model *model, const vq_sess
     s->pool = params->pool;
     s->is_exact = params->exact;
     s->n_vocab = info->n_vocab;
-    s->n_ctx = params->n_ctx;
-    if (s->n_ctx == 0)
-        s->n_ctx = info->n_ctx_train < DEFAULT_MOST_CTX ? info->n_ctx_train : DEFAULT_MOST_CTX;
-    s->n_batch = params->n_batch ? params->n_batch : DEFAULT_BATCH;
-    if (s->n_batch > s->n_ctx)
-        s->n_batch = s->n_ctx;
+    s->n_ctx = context_of(info, params);
+    s->n_batch = kv.n_batch;
     const vq_status status = open_parts(s, params, err);
     if (status != VQ_OK) {
         vq_session_close(s);

@@ -194,6 +194,8 @@ void vq_kv_let_go(vq_kv *kv);
 bool vq_kv_page_is_own(const vq_kv *kv, const vq_kv_layer *l, const vq_kv_page *page);
 vq_status vq_kv_page_make_own(vq_kv *kv, const vq_kv_layer *l, uint32_t head, vq_kv_page *page, vq_error *err);
 
+/* Shape and counts; methods are read when a cache is opened. */
+vq_status vq_kv_check_params(const vq_kv_params *params, vq_error *err);
 /* A cache of the same kind without rows. */
 vq_status vq_kv_open_like(vq_kv **out, const vq_kv *like, vq_error *err);
 void vq_kv_leave_family(vq_kv *kv);
@@ -220,6 +222,9 @@ const unsigned char *vq_kv_exact_rows(const vq_kv *kv, const vq_kv_layer *l, uin
 vq_status vq_kv_calibration_of(vq_kv *kv, const char *method, bool needed, uint32_t codebooks, const char *named,
                                const vq_calibration **out, vq_error *err);
 void vq_kv_close_calibrations(vq_kv *kv);
+
+/* Pages that a head has at most with n_ctx rows, when nothing was truncated. */
+uint32_t vq_kv_most_pages(const vq_kv *kv, const vq_kv_layer *l);
 
 /* Rows of a head that count. */
 uint32_t vq_kv_count_live(const vq_kv_layer *l, uint32_t head);

@@ -1,5 +1,6 @@
 /* Where a cache's bytes are, and where its time goes. */
 #include <time.h>
+#include <unistd.h>
 
 #include "kv/evict.h"
 #include "kv/kv_inner.h"
@@ -84,6 +85,30 @@ void vq_kv_measure(const vq_kv *kv, vq_kv_bytes *out)
     for (uint32_t i = 0; i < kv->n_layers; i++)
         measure_layer(kv, &kv->layers[i], kv->pending == i, shared, out);
     out->reserved = mapped - out->codes - out->scales - out->exact - out->table;
+}
+
+uint32_t vq_kv_most_pages(const vq_kv *kv, const vq_kv_layer *l)
+{
+    const uint32_t n_coded = vq_kv_coded_end(l, kv->n_ctx) - l->sinks;
+    uint64_t n = (n_coded + VQ_PAGE_ROWS - 1) / VQ_PAGE_ROWS;
+    /* What the first query of a chunk sees and the last one has appended, and a page at each end. */
+    const uint64_t seen = ((uint64_t)l->window + kv->n_batch) / VQ_PAGE_ROWS + 3;
+    if (l->window && seen < n)
+        n = seen;
+    return (uint32_t)n;
+}
+
+uint64_t vq_kv_most_bytes(const vq_kv *kv)
+{
+    const uint64_t unit = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t n = kv->n_struct_bytes + kv->n_rows_bytes + kv->store.n_area_bytes + kv->store.n_bit_bytes + kv->n_shared +
+                 (kv->evict ? kv->evict->n_bytes : 0);
+    for (uint32_t i = 0; i < kv->n_layers; i++)
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
+            const vq_kv_layer *l = &kv->layers[i];
+            n += (vq_kv_most_pages(kv, l) * (uint64_t)l->heads[h].page_bytes + unit - 1) / unit * unit;
+        }
+    return n;
 }
 
 size_t vq_kv_mappings(const vq_kv *kv, const void **starts, size_t *n_bytes, size_t most)

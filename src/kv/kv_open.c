@@ -12,7 +12,7 @@
 
 enum { MOST_CTX = 1 << 28, MOST_LAYERS = 4096, MOST_HEADS = 4096 };
 
-static vq_status check(const vq_kv_params *p, vq_error *err)
+vq_status vq_kv_check_params(const vq_kv_params *p, vq_error *err)
 {
     const struct {
         const char *name;
@@ -462,7 +462,7 @@ static vq_status open_checked(vq_kv **out, const vq_kv_params *params, const vq_
 vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err)
 {
     *out = NULL;
-    VQ_TRY(check(params, err));
+    VQ_TRY(vq_kv_check_params(params, err));
     return open_checked(out, params, NULL, err);
 }
 

@@ -5,7 +5,8 @@
  *      "layers": 30, "kv_heads": 3,
  *      "keys": "velox", "values": "velox",
  *      "key_bits": [[3, 2, 3], ...],       a list for each layer with a number for each kv head; absent: the methods'
- *      "value_bits": [[2, 2, 2], ...]}
+ *      "value_bits": [[2, 2, 2], ...],
+ *      "key_losses": [[0.0001, ...], ...], "value_losses": ...}     absent: not measured
  *
  * Nothing else may be in it: a misspelt name would otherwise change what a plan means without a word. */
 #include "kv/plan.h"
@@ -20,7 +21,7 @@
 #include "base/file.h"
 #include "base/status.h"
 
-enum { VERSION = 1, MOST_LAYERS = 4096, MOST_HEADS = 4096, MOST_FILE_BYTES = 1 << 26, MOST_BITS = 64 };
+enum { VERSION = 1, MOST_LAYERS = 4096, MOST_HEADS = 4096, MOST_FILE_BYTES = 1 << 26, MOST_BITS = 64, MOST_LOSS = 1000000 };
 
 vq_status vq_plan_new(vq_plan **out, uint32_t n_layers, uint32_t n_kv_heads, vq_error *err)
 {
@@ -29,13 +30,15 @@ vq_status vq_plan_new(vq_plan **out, uint32_t n_layers, uint32_t n_kv_heads, vq_
         return vq_fail(err, VQ_ERR_ARG, "a plan of %u layers with %u kv heads, allowed are 1 to %d and 1 to %d",
                        n_layers, n_kv_heads, MOST_LAYERS, MOST_HEADS);
     const size_t n = (size_t)n_layers * n_kv_heads;
-    vq_plan *p = calloc(1, sizeof *p + 2 * n * sizeof(double));
+    vq_plan *p = calloc(1, sizeof *p + 4 * n * sizeof(double));
     if (!p)
         return vq_fail(err, VQ_ERR_NOMEM, "no memory for a plan of %zu heads", n);
     p->n_layers = n_layers;
     p->n_kv_heads = n_kv_heads;
     p->key_bits = (double *)(void *)(p + 1);
     p->value_bits = p->key_bits + n;
+    p->key_losses = p->value_bits + n;
+    p->value_losses = p->key_losses + n;
     memcpy(p->keys, "f16", 4);
     memcpy(p->values, "f16", 4);
     *out = p;
@@ -80,8 +83,8 @@ static vq_status read_hash(const char *name, const json_t *o, uint64_t *out, vq_
 }
 
 /* Of one side. */
-static vq_status read_bits(const char *name, const json_t *o, const char *key, const vq_plan *p, double *out,
-                           vq_error *err)
+static vq_status read_numbers(const char *name, const json_t *o, const char *key, const vq_plan *p, double most,
+                              double *out, vq_error *err)
 {
     const json_t *list = json_object_get(o, key);
     if (!list)
@@ -94,11 +97,11 @@ static vq_status read_bits(const char *name, const json_t *o, const char *key, c
             return vq_fail(err, VQ_ERR_VALUE, "%s: %s: layer %u is no list of %u heads", name, key, i, p->n_kv_heads);
         for (uint32_t h = 0; h < p->n_kv_heads; h++) {
             const json_t *v = json_array_get(layer, h);
-            const double bits = json_number_value(v);
-            if (!json_is_number(v) || !isfinite(bits) || bits <= 0 || bits > MOST_BITS)
-                return vq_fail(err, VQ_ERR_VALUE, "%s: %s: layer %u, head %u must be a number from 1 to %d", name, key,
-                               i, h, MOST_BITS);
-            out[(size_t)i * p->n_kv_heads + h] = bits;
+            const double number = json_number_value(v);
+            if (!json_is_number(v) || !(number > 0 && number <= most))
+                return vq_fail(err, VQ_ERR_VALUE, "%s: %s: layer %u, head %u must be a number above 0, at most %g", name,
+                               key, i, h, most);
+            out[(size_t)i * p->n_kv_heads + h] = number;
         }
     }
     return VQ_OK;
@@ -107,7 +110,7 @@ static vq_status read_bits(const char *name, const json_t *o, const char *key, c
 static vq_status check_names(const char *name, const json_t *o, vq_error *err)
 {
     static const char *const known[] = {"veloxquant_plan", "model",    "layers",    "kv_heads", "keys",
-                                        "values",          "key_bits", "value_bits"};
+                                        "values",          "key_bits", "value_bits", "key_losses", "value_losses"};
     const json_t *version = json_object_get(o, "veloxquant_plan");
     if (!json_is_integer(version))
         return vq_fail(err, VQ_ERR_MAGIC, "%s: is no plan: it has no number veloxquant_plan", name);
@@ -138,8 +141,13 @@ static vq_status read_object(vq_plan **out, const char *name, const json_t *o, v
     VQ_TRY(read_hash(name, o, &p->model_hash, err));
     VQ_TRY(read_method(name, o, "keys", p->keys, err));
     VQ_TRY(read_method(name, o, "values", p->values, err));
-    VQ_TRY(read_bits(name, o, "key_bits", p, p->key_bits, err));
-    return read_bits(name, o, "value_bits", p, p->value_bits, err);
+    VQ_TRY(read_numbers(name, o, "key_bits", p, MOST_BITS, p->key_bits, err));
+    VQ_TRY(read_numbers(name, o, "value_bits", p, MOST_BITS, p->value_bits, err));
+    VQ_TRY(read_numbers(name, o, "key_losses", p, MOST_LOSS, p->key_losses, err));
+    VQ_TRY(read_numbers(name, o, "value_losses", p, MOST_LOSS, p->value_losses, err));
+    if ((p->key_losses[0] > 0) != (p->value_losses[0] > 0))
+        return vq_fail(err, VQ_ERR_VALUE, "%s: key_losses and value_losses go together", name);
+    return VQ_OK;
 }
 
 vq_status vq_plan_read(vq_plan **out, const char *name, const void *bytes, size_t n_bytes, vq_error *err)
@@ -172,16 +180,16 @@ vq_status vq_plan_open(vq_plan **out, const char *path, vq_error *err)
 
 /* ---- write ---- */
 
-/* Lists of bits by layer, or NULL where the methods' own hold. */
-static json_t *bits_of(const vq_plan *p, const double *bits)
+/* Lists of numbers by layer, or NULL where there are none. */
+static json_t *numbers_of(const vq_plan *p, const double *x)
 {
-    if (bits[0] == 0)
+    if (x[0] == 0)
         return NULL;
     json_t *list = json_array();
     for (uint32_t i = 0; i < p->n_layers; i++) {
         json_t *layer = json_array();
-        for (uint32_t h = 0; h < p->n_kv_heads; h++, bits++)
-            json_array_append_new(layer, *bits == floor(*bits) ? json_integer((json_int_t)*bits) : json_real(*bits));
+        for (uint32_t h = 0; h < p->n_kv_heads; h++, x++)
+            json_array_append_new(layer, *x == floor(*x) ? json_integer((json_int_t)*x) : json_real(*x));
         json_array_append_new(list, layer);
     }
     return list;
@@ -191,10 +199,11 @@ static vq_status write_text(const vq_plan *p, vq_file_writer *file, vq_error *er
 {
     char hash[24] = "";
     snprintf(hash, sizeof hash, "%016" PRIx64, p->model_hash);
-    json_t *o = json_pack("{si so* si si ss ss so* so*}", "veloxquant_plan", VERSION, "model",
+    json_t *o = json_pack("{si so* si si ss ss so* so* so* so*}", "veloxquant_plan", VERSION, "model",
                           p->model_hash ? json_string(hash) : NULL, "layers", (int)p->n_layers, "kv_heads",
-                          (int)p->n_kv_heads, "keys", p->keys, "values", p->values, "key_bits", bits_of(p, p->key_bits),
-                          "value_bits", bits_of(p, p->value_bits));
+                          (int)p->n_kv_heads, "keys", p->keys, "values", p->values, "key_bits",
+                          numbers_of(p, p->key_bits), "value_bits", numbers_of(p, p->value_bits), "key_losses",
+                          numbers_of(p, p->key_losses), "value_losses", numbers_of(p, p->value_losses));
     char *text = o ? json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     vq_status status = text ? vq_file_writer_write(file, text, strlen(text), err)
                             : vq_fail(err, VQ_ERR_NOMEM, "no memory for the text of a plan");
@@ -205,19 +214,21 @@ static vq_status write_text(const vq_plan *p, vq_file_writer *file, vq_error *er
     return status;
 }
 
-/* A side has bits of its own for all heads or for none. */
-static vq_status check_whole(const vq_plan *p, const double *bits, const char *side, vq_error *err)
+/* There are numbers for all heads or for none. */
+static vq_status check_whole(const vq_plan *p, const double *x, const char *what, vq_error *err)
 {
     for (size_t i = 0; i < (size_t)p->n_layers * p->n_kv_heads; i++)
-        if ((bits[i] == 0) != (bits[0] == 0))
-            return vq_fail(err, VQ_ERR_ARG, "a plan that has bits of %s for some heads and not for others", side);
+        if ((x[i] == 0) != (x[0] == 0))
+            return vq_fail(err, VQ_ERR_ARG, "a plan that has %s for some heads and not for others", what);
     return VQ_OK;
 }
 
 vq_status vq_plan_save(const vq_plan *plan, const char *path, vq_error *err)
 {
-    VQ_TRY(check_whole(plan, plan->key_bits, "keys", err));
-    VQ_TRY(check_whole(plan, plan->value_bits, "values", err));
+    VQ_TRY(check_whole(plan, plan->key_bits, "bits of keys", err));
+    VQ_TRY(check_whole(plan, plan->value_bits, "bits of values", err));
+    VQ_TRY(check_whole(plan, plan->key_losses, "losses of keys", err));
+    VQ_TRY(check_whole(plan, plan->value_losses, "losses of values", err));
     vq_file_writer *file;
     VQ_TRY(vq_file_writer_open(&file, path, err));
     const vq_status status = write_text(plan, file, err);

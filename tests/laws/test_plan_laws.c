@@ -1,5 +1,6 @@
 /* Caches with a plan: every head computes what it would in a cache where all have its bits, to the last bit, and takes
  * the bytes that it would take there; saved caches and forks keep their bits. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +11,9 @@
 #include <cmocka.h>
 
 #include "kv/kv_inner.h"
+#include "kv/rates.h"
 #include "kv_feed.h"
+#include "support/calibration.h"
 #include "support/temporary.h"
 
 enum { LAYERS = 3, HEADS = 2, D = 64, N = 420, CHUNK = 77 };
@@ -173,6 +176,164 @@ static void plans_live_with_eviction(void **state)
     feed_free(&f);
 }
 
+/* ---- choosing ---- */
+
+static uint64_t all_bytes(const vq_kv *kv)
+{
+    vq_kv_bytes b;
+    vq_kv_measure(kv, &b);
+    return b.codes + b.scales + b.exact + b.shared + b.table + b.reserved;
+}
+
+static double packed_bits(const vq_kv *kv)
+{
+    vq_kv_bytes b;
+    vq_kv_measure(kv, &b);
+    return 8 * (double)(b.codes + b.scales + b.shared) / (double)b.n_values_packed;
+}
+
+static vq_kv_params choice_params(const feed *f, const vq_calibration *calibration)
+{
+    return (vq_kv_params){.n_layers = f->n_layers,
+                          .n_heads = f->n_heads,
+                          .n_kv_heads = f->n_kv_heads,
+                          .d_k = f->d_k,
+                          .d_v = f->d_v,
+                          .n_ctx = f->n,
+                          .n_batch = CHUNK,
+                          .window = window,
+                          .sinks = VQ_KV_DEFAULT,
+                          .residual = VQ_KV_DEFAULT,
+                          .calibration = calibration};
+}
+
+/* Fills a cache with a plan up to its last row and looks at what it takes on the way. */
+static void check_filled(feed *f, const vq_kv_params *params, const vq_plan *plan, const vq_plan_wish *w,
+                         const vq_plan_candidate *said)
+{
+    vq_kv_params p = *params;
+    p.plan = plan;
+    vq_kv *kv;
+    assert_int_equal(vq_kv_open(&kv, &p, NULL), VQ_OK);
+    assert_true(vq_kv_most_bytes(kv) == said->n_bytes);
+    for (uint32_t at = 0; at < f->n; at += CHUNK) {
+        feed_run(f, kv, at, at + CHUNK < f->n ? at + CHUNK : f->n, CHUNK);
+        const uint64_t now = all_bytes(kv);
+        if (now > said->n_bytes)
+            fail_msg("%s and %s: %lu bytes were promised for %u rows, after %u there are %lu", said->keys, said->values,
+                     said->n_bytes, f->n, at, now);
+    }
+    if (w->most_bytes)
+        assert_true(all_bytes(kv) <= w->most_bytes);
+    const double bits = packed_bits(kv);
+    if (w->most_bits > 0 && bits > w->most_bits)
+        fail_msg("%s and %s: %g bits are allowed, %g measured", said->keys, said->values, w->most_bits, bits);
+    /* Within the window pages may be cut at both ends. */
+    if (bits < 0.97 * said->bits || bits > 1.03 * said->bits)
+        fail_msg("%s and %s: %g bits were promised, %g measured", said->keys, said->values, said->bits, bits);
+    vq_kv_close(kv);
+}
+
+static void check_budget(feed *f, const vq_kv_params *params, const vq_plan_wish *w, double *loss)
+{
+    static vq_plan_candidate list[VQ_PLAN_MOST_CANDIDATES];
+    size_t n;
+    vq_plan *plan, *again;
+    vq_error err;
+    if (vq_plan_choose(&plan, params, w, list, &n, &err) != VQ_OK)
+        fail_msg("%s", err.text);
+    assert_true(n > 1 && list[0].fits);
+    for (size_t i = 1; i < n; i++)
+        assert_true(list[i].fits ? list[i - 1].fits && list[i].loss >= list[i - 1].loss : true);
+    if (list[0].loss > *loss * (1 + 1e-9))
+        fail_msg("a larger budget loses more: %g, a smaller one %g", list[0].loss, *loss);
+    *loss = list[0].loss;
+    check_filled(f, params, plan, w, &list[0]);
+    assert_int_equal(vq_plan_choose(&again, params, w, NULL, NULL, NULL), VQ_OK);
+    assert_memory_equal(again->key_bits, plan->key_bits, LAYERS * HEADS * sizeof(double));
+    assert_memory_equal(again->value_bits, plan->value_bits, LAYERS * HEADS * sizeof(double));
+    vq_plan_close(again);
+    vq_plan_close(plan);
+}
+
+static void budgets_are_held(void **state)
+{
+    (void)state;
+    feed f = feed_make(LAYERS, 2 * HEADS, HEADS, D, D, 1500, 9);
+    vq_kv_params like = choice_params(&f, NULL);
+    const vq_calibration *calibrations[] = {NULL, toy_calibration_of(&like)};
+    for (int c = 0; c < 2; c++) {
+        const vq_kv_params p = choice_params(&f, calibrations[c]);
+        static vq_plan_candidate list[VQ_PLAN_MOST_CANDIDATES];
+        size_t n;
+        vq_plan *plan;
+        vq_error err = {0};
+        /* The smallest possible is named, and possible. */
+        vq_plan_wish w = {.most_bytes = 1000};
+        assert_int_equal(vq_plan_choose(&plan, &p, &w, list, &n, &err), VQ_ERR_FULL);
+        assert_null(plan);
+        char text[32];
+        snprintf(text, sizeof text, "takes %lu", list[0].n_bytes);
+        if (!strstr(err.text, text))
+            fail_msg("'%s' should say '%s'", err.text, text);
+        w.most_bytes = list[0].n_bytes;
+        double loss = 1e9;
+        check_budget(&f, &p, &w, &loss);
+        w.most_bytes = list[0].n_bytes - 1;
+        assert_int_equal(vq_plan_choose(&plan, &p, &w, NULL, NULL, &err), VQ_ERR_FULL);
+        for (uint64_t more = 1 << 14; more < (uint64_t)1 << 21; more *= 2) {
+            w.most_bytes = list[0].n_bytes + more;
+            check_budget(&f, &p, &w, &loss);
+        }
+        assert_true(loss < 1e-4);
+
+        w = (vq_plan_wish){.most_bits = 0.5};
+        assert_int_equal(vq_plan_choose(&plan, &p, &w, NULL, NULL, &err), VQ_ERR_FULL);
+        loss = 1e9;
+        for (double bits = 2.2; bits < 9; bits += 0.45) {
+            w.most_bits = bits;
+            check_budget(&f, &p, &w, &loss);
+        }
+        /* Heads that matter more get more bits than others whose bits cost as much. */
+        double keys[LAYERS * HEADS], values[LAYERS * HEADS];
+        for (int i = 0; i < LAYERS * HEADS; i++)
+            keys[i] = values[i] = i == 3 ? 0.05 : 0.001;
+        w = (vq_plan_wish){.most_bits = 3, .keys = "velox", .values = "velox", .key_losses = keys, .value_losses = values};
+        assert_int_equal(vq_plan_choose(&plan, &p, &w, NULL, NULL, NULL), VQ_OK);
+        for (int i = 0; i < LAYERS * HEADS; i++)
+            assert_true(i == 3 || i >= 4 || (plan->key_bits[3] > plan->key_bits[i] && plan->value_bits[3] > plan->value_bits[i]));
+        vq_plan_close(plan);
+        w.value_losses = NULL;
+        assert_int_equal(vq_plan_choose(&plan, &p, &w, NULL, NULL, &err), VQ_ERR_ARG);
+        w = (vq_plan_wish){.most_bits = 3, .most_bytes = 1 << 20};
+        assert_int_equal(vq_plan_choose(&plan, &p, &w, NULL, NULL, &err), VQ_ERR_ARG);
+    }
+    feed_free(&f);
+}
+
+static void losses_are_known_for_what_was_measured(void **state)
+{
+    (void)state;
+    const double two = vq_plan_expected_loss("velox:bits=2", "velox:bits=2"),
+                 three = vq_plan_expected_loss("velox:bits=3", "velox:bits=3");
+    assert_true(three > 0 && two > 2 * three);
+    assert_true(vq_plan_expected_loss("f16", "f16") == 0);
+    assert_true(isnan(vq_plan_expected_loss("no-such", "f16")));
+    for (size_t i = 0; i < vq_n_rate_curves; i++) {
+        vq_method m;
+        size_t index;
+        const vq_rate_curve *c = &vq_rate_curves[i];
+        if (vq_method_parse(&m, c->method, NULL) != VQ_OK)
+            fail_msg("rates_table.c: no method is %s", c->method);
+        const vq_kv_option_info *info = vq_method_find_bits(m.codec, &index);
+        for (uint32_t k = 0; k < c->n; k++)
+            assert_true(info ? c->keys[k].bits >= info->min && c->keys[k].bits <= info->max : c->n == 1);
+        for (uint32_t k = 1; k < c->n; k++)
+            assert_true(c->keys[k].bits > c->keys[k - 1].bits && c->keys[k].loss < c->keys[k - 1].loss &&
+                        c->values[k].loss < c->values[k - 1].loss);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -180,6 +341,8 @@ int main(void)
         cmocka_unit_test(saved_caches_keep_their_bits),
         cmocka_unit_test(forks_keep_their_bits),
         cmocka_unit_test(plans_live_with_eviction),
+        cmocka_unit_test(budgets_are_held),
+        cmocka_unit_test(losses_are_known_for_what_was_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

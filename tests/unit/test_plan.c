@@ -32,6 +32,9 @@ static void plans_come_back_from_their_files(void **state)
     assert_string_equal(q->values, p->values);
     assert_memory_equal(q->key_bits, p->key_bits, 6 * sizeof(double));
     assert_memory_equal(q->value_bits, p->value_bits, 6 * sizeof(double));
+    p->key_losses[0] = 0.25;
+    assert_int_equal(vq_plan_save(p, path, &err), VQ_ERR_ARG);
+    p->key_losses[0] = 0;
     p->key_bits[4] = 0;
     assert_int_equal(vq_plan_save(p, path, &err), VQ_ERR_ARG);
     vq_plan_close(p);
@@ -63,7 +66,7 @@ static void bad_files_are_refused(void **state)
          VQ_ERR_VALUE, "key_bits: layer 0 is no list of 2 heads"},
         {"{\"veloxquant_plan\": 1, \"layers\": 1, \"kv_heads\": 1, \"keys\": \"velox\", \"values\": \"velox\", "
          "\"value_bits\": [[0]]}",
-         VQ_ERR_VALUE, "value_bits: layer 0, head 0 must be a number from 1 to 64"},
+         VQ_ERR_VALUE, "value_bits: layer 0, head 0 must be a number above 0, at most 64"},
         {"{\"veloxquant_plan\": 1, \"layers\": 1, \"kv_heads\": 1, \"keys\": \"velox\", \"values\": \"velox\", "
          "\"model\": \"12\"}",
          VQ_ERR_VALUE, "16 hexadecimal digits"},
