@@ -69,6 +69,22 @@ typedef struct vq_comparison {
 VQ_API vq_status vq_eval_compare(vq_session *reference, vq_session *const *tested, size_t n_tested, const vq_windows *w,
                                  vq_eval_fn progress, void *arg, vq_comparison *out, vq_error *err);
 
+/* ---- how much each head matters ----
+ * Keys, and values, of one layer (or kv head) after the other are stored with VQ_PLAN_PROBE_METHOD at
+ * VQ_PLAN_PROBE_BITS, all others at 8 bits, and the text is compared with an f16 cache, in exact mode. */
+typedef struct vq_head_losses_params {
+    vq_windows windows; /* the text; some hundred scored tokens tell layers apart */
+    bool by_head;       /* each kv head by itself: as many times longer as a layer has; else a layer's heads share */
+    vq_pool *pool;      /* may be NULL */
+    bool (*progress)(void *arg, size_t done, size_t all); /* may be NULL; false cancels */
+    void *arg;
+} vq_head_losses_params;
+
+/* KL divergences, into key_losses and value_losses [n_layers][n_kv_heads] (vq_plan).  Layers that seem to lose nothing
+ * get a twentieth of the mean. */
+VQ_API vq_status vq_eval_head_losses(const vq_model *model, const vq_head_losses_params *params, double *key_losses,
+                                     double *value_losses, vq_error *err);
+
 /* ---- finding facts of a context again ---- */
 typedef enum vq_recall_task {
     VQ_RECALL_NEEDLES, /* sentences hidden in prose, one for each question */

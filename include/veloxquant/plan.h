@@ -21,7 +21,7 @@ typedef struct vq_plan {
     uint32_t n_layers, n_kv_heads;
     uint64_t model_hash; /* of the model that it was made for; 0: any of this shape */
     char keys[VQ_PLAN_METHOD_BYTES], values[VQ_PLAN_METHOD_BYTES]; /* as vq_kv_params; their own bits are the default */
-    double *key_bits, *value_bits; /* [n_layers][n_kv_heads]; 0: what the method's text says */
+    double *key_bits, *value_bits;     /* [n_layers][n_kv_heads]; 0: what the method's text says */
     double *key_losses, *value_losses; /* [n_layers][n_kv_heads] what the model loses when this head alone is stored
                                           with VQ_PLAN_PROBE_METHOD, for choosing other plans; all 0: not measured */
 } vq_plan;

@@ -50,7 +50,7 @@ static size_t find_steps(step *steps, const vq_choice *choices, size_t n_items, 
     size_t n = 0;
     for (size_t i = 0; i < n_items; i++) {
         const vq_choice *c = choices + i * n_choices;
-        for (uint32_t at = cheapest(c, n_choices), to; ; at = to) {
+        for (uint32_t at = cheapest(c, n_choices), to;; at = to) {
             double gain;
             to = next_vertex(c, n_choices, at, &gain);
             if (to == at)

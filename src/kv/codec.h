@@ -122,10 +122,10 @@ typedef struct vq_method {
     char calibration[VQ_MAX_METHOD_PATH]; /* "": the cache's */
 } vq_method;
 
-/* The option that says how many bits a value takes, by which a plan tells heads apart; NULL: the codec has none. */
-const vq_kv_option_info *vq_method_find_bits(const vq_codec *codec, size_t *index);
-
 /* Names and ranges are checked; messages list what is allowed.  On failure *out is unchanged. */
 vq_status vq_method_parse(vq_method *out, const char *text, vq_error *err);
+/* How many bits a value takes, by which a plan tells heads apart: the method's option `bits`, or that of the codec that
+ * it hands rows on to.  NULL: it has none. */
+double *vq_method_bits(vq_method *m, const vq_kv_option_info **info);
 
 #endif

@@ -13,9 +13,9 @@ struct vq_distortion {
     const vq_calibration *calibration;
     uint32_t d, group;
     bool keys;
-    float *x, *y;      /* [N_ROWS][d] */
-    double *metric;    /* [d][d]; keys: H */
-    double *scratch;   /* [d] */
+    float *x, *y;    /* [N_ROWS][d] */
+    double *metric;  /* [d][d]; keys: H */
+    double *scratch; /* [d] */
     unsigned char *page;
     size_t page_room;
 };

@@ -13,8 +13,8 @@ void vq_distortion_close(vq_distortion *m);
 
 /* Draws the rows of a head that the next measurements are about. */
 void vq_distortion_choose(vq_distortion *m, uint32_t layer, uint32_t head);
-/* Keys: mean square of the error of q.k over the head's queries, beyond what all keys share, which softmax does not see.
- * Values: mean square of the error, as a share of the values' own mean square. */
+/* Keys: mean square of the error of q.k over the head's queries, beyond what all keys share, which softmax does not
+ * see. Values: mean square of the error, as a share of the values' own mean square. */
 double vq_distortion_measure(vq_distortion *m, const vq_side *side);
 
 #endif

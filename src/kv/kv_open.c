@@ -99,10 +99,11 @@ static vq_status apply_overrides(vq_kv_layer *layers, uint32_t n_layers, uint32_
 /* *bits: of one side of a head as a plan wants it, or 0, which becomes what the method's text says. */
 static vq_status settle_bits(double *bits, const vq_method *m, uint32_t layer, uint32_t head, bool keys, vq_error *err)
 {
-    size_t index;
-    const vq_kv_option_info *info = vq_method_find_bits(m->codec, &index);
+    vq_method own = *m;
+    const vq_kv_option_info *info;
+    const double *said = vq_method_bits(&own, &info);
     if (*bits == 0) {
-        *bits = info ? m->values[index] : 0;
+        *bits = said ? *said : 0;
         return VQ_OK;
     }
     const char *side = keys ? "keys" : "values";
@@ -166,11 +167,11 @@ static vq_status choose_methods(vq_kv_layer *layers, const vq_kv_params *p, vq_e
 static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, double bits, uint32_t layer, uint32_t head,
                              bool keys, vq_error *err)
 {
-    double options[VQ_MAX_CODEC_OPTIONS];
-    size_t index;
-    memcpy(options, m->values, sizeof options);
-    if (vq_method_find_bits(m->codec, &index))
-        options[index] = bits;
+    vq_method own = *m;
+    const vq_kv_option_info *info;
+    double *own_bits = vq_method_bits(&own, &info);
+    if (own_bits)
+        *own_bits = bits;
     *side = (vq_side){.codec = m->codec, .kernels = &kv->kernels, .d = keys ? kv->d_k : kv->d_v};
     const vq_calibration *calibration;
     const bool needed = m->codec->calibrated || (m->inner && m->inner->calibrated);
@@ -183,11 +184,11 @@ static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, doubl
                               .d = side->d,
                               .keys = keys,
                               .seed = kv->seed,
-                              .options = options,
+                              .options = own.values,
                               .rope = kv->ropes && kv->ropes[layer].freq ? &kv->ropes[layer] : NULL,
                               .calibration = calibration,
                               .inner = m->inner,
-                              .inner_options = m->inner_values,
+                              .inner_options = own.inner_values,
                               .kernels = &kv->kernels};
     const vq_status status = m->codec->create(&side->state, &env, err);
     if (status != VQ_OK)

@@ -136,12 +136,21 @@ vq_status vq_method_parse(vq_method *out, const char *text, vq_error *err)
     return VQ_OK;
 }
 
-const vq_kv_option_info *vq_method_find_bits(const vq_codec *codec, size_t *index)
+static double *find_bits(const vq_codec *codec, double *values, const vq_kv_option_info **info)
 {
-    for (*index = 0; *index < codec->n_options; ++*index)
-        if (strcmp(codec->options[*index].name, "bits") == 0)
-            return &codec->options[*index];
+    for (size_t i = 0; i < codec->n_options; i++)
+        if (strcmp(codec->options[i].name, "bits") == 0) {
+            *info = &codec->options[i];
+            return &values[i];
+        }
     return NULL;
+}
+
+double *vq_method_bits(vq_method *m, const vq_kv_option_info **info)
+{
+    *info = NULL;
+    double *bits = find_bits(m->codec, m->values, info);
+    return bits || !m->inner ? bits : find_bits(m->inner, m->inner_values, info);
 }
 
 size_t vq_kv_n_codecs(void) { return vq_n_codecs; }

@@ -21,7 +21,14 @@
 #include "base/file.h"
 #include "base/status.h"
 
-enum { VERSION = 1, MOST_LAYERS = 4096, MOST_HEADS = 4096, MOST_FILE_BYTES = 1 << 26, MOST_BITS = 64, MOST_LOSS = 1000000 };
+enum {
+    VERSION = 1,
+    MOST_LAYERS = 4096,
+    MOST_HEADS = 4096,
+    MOST_FILE_BYTES = 1 << 26,
+    MOST_BITS = 64,
+    MOST_LOSS = 1000000
+};
 
 vq_status vq_plan_new(vq_plan **out, uint32_t n_layers, uint32_t n_kv_heads, vq_error *err)
 {
@@ -99,8 +106,8 @@ static vq_status read_numbers(const char *name, const json_t *o, const char *key
             const json_t *v = json_array_get(layer, h);
             const double number = json_number_value(v);
             if (!json_is_number(v) || !(number > 0 && number <= most))
-                return vq_fail(err, VQ_ERR_VALUE, "%s: %s: layer %u, head %u must be a number above 0, at most %g", name,
-                               key, i, h, most);
+                return vq_fail(err, VQ_ERR_VALUE, "%s: %s: layer %u, head %u must be a number above 0, at most %g",
+                               name, key, i, h, most);
             out[(size_t)i * p->n_kv_heads + h] = number;
         }
     }
@@ -109,7 +116,7 @@ static vq_status read_numbers(const char *name, const json_t *o, const char *key
 
 static vq_status check_names(const char *name, const json_t *o, vq_error *err)
 {
-    static const char *const known[] = {"veloxquant_plan", "model",    "layers",    "kv_heads", "keys",
+    static const char *const known[] = {"veloxquant_plan", "model",    "layers",     "kv_heads",   "keys",
                                         "values",          "key_bits", "value_bits", "key_losses", "value_losses"};
     const json_t *version = json_object_get(o, "veloxquant_plan");
     if (!json_is_integer(version))

@@ -34,7 +34,7 @@ typedef struct chooser {
     const vq_kv_params *params;
     const vq_plan_wish *wish;
     vq_kernels kernels;
-    uint32_t n_heads; /* of all layers */
+    uint32_t n_heads;                     /* of all layers */
     side_choices sides[2][MOST_FAMILIES]; /* keys, values */
     uint32_t n_families[2];
     double *reference[2]; /* [n_heads] error of REFERENCE on each head */
@@ -75,24 +75,31 @@ static void list_bits(side_choices *s, const vq_kv_option_info *info, const vq_r
         s->bits[s->n++] = b;
 }
 
+static bool takes_calibration(const vq_method *m)
+{
+    return m->codec->calibrated || m->codec->calibratable || (m->inner && m->inner->calibrated);
+}
+
 static vq_status create(vq_side *side, const chooser *c, const vq_method *m, double bits, uint32_t layer, uint32_t head,
                         bool keys, vq_error *err)
 {
     const vq_kv_params *p = c->params;
-    double options[VQ_MAX_CODEC_OPTIONS];
-    size_t index;
-    memcpy(options, m->values, sizeof options);
-    if (vq_method_find_bits(m->codec, &index))
-        options[index] = bits;
+    vq_method own = *m;
+    const vq_kv_option_info *info;
+    double *own_bits = vq_method_bits(&own, &info);
+    if (own_bits)
+        *own_bits = bits;
     *side = (vq_side){.codec = m->codec, .kernels = &c->kernels, .d = keys ? p->d_k : p->d_v};
     const vq_codec_env env = {.layer = layer,
                               .head = head,
                               .d = side->d,
                               .keys = keys,
                               .seed = p->seed,
-                              .options = options,
+                              .options = own.values,
                               .rope = p->ropes && p->ropes[layer].freq ? &p->ropes[layer] : NULL,
-                              .calibration = m->codec->calibrated ? p->calibration : NULL,
+                              .calibration = takes_calibration(m) ? p->calibration : NULL,
+                              .inner = m->inner,
+                              .inner_options = own.inner_values,
                               .kernels = &c->kernels};
     return m->codec->create(&side->state, &env, err);
 }
@@ -149,7 +156,8 @@ static void scale_losses(side_choices *s, const chooser *c, const vq_rate_curve 
         }
         if (!curve || sum <= 0)
             continue;
-        const double want = loss_at(keys ? curve->keys : curve->values, curve->n, s->bits[i]) * all / reference_loss(keys);
+        const double want =
+            loss_at(keys ? curve->keys : curve->values, curve->n, s->bits[i]) * all / reference_loss(keys);
         for (uint32_t at = 0; at < c->n_heads; at++)
             s->loss[(size_t)at * s->n + i] *= want / sum;
     }
@@ -188,6 +196,20 @@ static vq_status measure_reference(chooser *c, bool keys, vq_error *err)
     return status;
 }
 
+/* Whether a cache can have the method on one side: heads of its size, a calibration that has what it needs. */
+static vq_status check_opens(const chooser *c, const char *text, bool keys, vq_error *err)
+{
+    vq_kv_params p = *c->params;
+    vq_kv *kv;
+    p.plan = NULL;
+    p.layers = p.evict = NULL;
+    p.keys = keys ? text : NULL;
+    p.values = keys ? NULL : text;
+    VQ_TRY(vq_kv_open(&kv, &p, err));
+    vq_kv_close(kv);
+    return VQ_OK;
+}
+
 /* Adds a method to the side's families. */
 static vq_status add_family(chooser *c, const char *text, bool keys, vq_error *err)
 {
@@ -195,18 +217,14 @@ static vq_status add_family(chooser *c, const char *text, bool keys, vq_error *e
     vq_method m;
     VQ_TRY(vq_method_parse(&m, text, err));
     if (m.calibration[0])
-        return vq_fail(err, VQ_ERR_ARG, "%s: the calibration goes with the cache, not with a method whose bits are chosen",
-                       m.codec->name);
-    if (m.codec->calibrated && !c->params->calibration)
         return vq_fail(err, VQ_ERR_ARG,
-                       "%s needs a calibration of the model: 'veloxquant calibrate MODEL --text FILE -o FILE.vqc' makes "
-                       "it, then --calibration FILE.vqc",
+                       "%s: the calibration goes with the cache, not with a method whose bits are chosen",
                        m.codec->name);
     snprintf(s->method, sizeof s->method, "%s", text);
-    size_t index;
+    VQ_TRY(check_opens(c, text, keys, err));
     const vq_rate_curve *curve = find_curve(text);
-    const vq_kv_option_info *info = vq_method_find_bits(m.codec, &index);
-    if (info)
+    const vq_kv_option_info *info;
+    if (vq_method_bits(&m, &info))
         list_bits(s, info, curve ? keys ? curve->keys : curve->values : NULL, curve ? curve->n : 0);
     else
         s->n = 1, s->bits[0] = 0;
@@ -230,18 +248,8 @@ static vq_status add_families(chooser *c, vq_error *err)
             continue;
         }
         for (size_t i = 0; i < vq_n_rate_curves && c->n_families[side] < MOST_FAMILIES; i++) {
-            vq_method m;
-            VQ_TRY(vq_method_parse(&m, vq_rate_curves[i].method, err));
-            if (m.codec->calibrated && !c->params->calibration)
-                continue;
-            const vq_status status = add_family(c, vq_rate_curves[i].method, keys, err);
-            if (status == VQ_ERR_UNSUPPORTED) { /* not for heads of this size */
-                side_choices *s = &c->sides[side][--c->n_families[side]];
-                free_side(s);
-                *s = (side_choices){0};
-            } else if (status != VQ_OK) {
-                return status;
-            }
+            if (check_opens(c, vq_rate_curves[i].method, keys, NULL) == VQ_OK)
+                VQ_TRY(add_family(c, vq_rate_curves[i].method, keys, err));
         }
         if (c->n_families[side] == 0)
             return vq_fail(err, VQ_ERR_UNSUPPORTED, "no method fits heads of %u values",
@@ -489,23 +497,25 @@ static vq_status choose(chooser *c, vq_plan *best, vq_plan_candidate *list, size
 static double side_loss(const char *text, bool keys)
 {
     vq_method m, known;
-    size_t index;
+    const vq_kv_option_info *info;
     if (vq_method_parse(&m, text, NULL) != VQ_OK)
         return NAN;
-    const vq_kv_option_info *info = vq_method_find_bits(m.codec, &index);
+    const double *bits = vq_method_bits(&m, &info);
     for (size_t i = 0; i < vq_n_rate_curves; i++) {
         const vq_rate_curve *curve = &vq_rate_curves[i];
         if (vq_method_parse(&known, curve->method, NULL) != VQ_OK || known.codec != m.codec)
             continue;
-        if (info)
-            known.values[index] = m.values[index];
-        if (memcmp(known.values, m.values, m.codec->n_options * sizeof m.values[0]) != 0)
+        double *known_bits = vq_method_bits(&known, &info);
+        if (bits && known_bits)
+            *known_bits = *bits;
+        if (known.inner != m.inner || memcmp(known.values, m.values, m.codec->n_options * sizeof m.values[0]) != 0 ||
+            (m.inner && memcmp(known.inner_values, m.inner_values, m.inner->n_options * sizeof m.values[0]) != 0))
             continue;
         const vq_rate *rates = keys ? curve->keys : curve->values;
-        if (!info)
+        if (!bits)
             return rates[0].loss;
-        if (m.values[index] >= rates[0].bits && m.values[index] <= rates[curve->n - 1].bits)
-            return loss_at(rates, curve->n, m.values[index]);
+        if (*bits >= rates[0].bits && *bits <= rates[curve->n - 1].bits)
+            return loss_at(rates, curve->n, *bits);
     }
     return NAN;
 }

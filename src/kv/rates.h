@@ -7,8 +7,8 @@
 
 enum { VQ_RATE_MOST = 12 };
 
-/* The loss is the KL divergence of the next token's distribution from that with an f16 cache, in nats, of one side: keys
- * alone or values alone.  Small losses add up. */
+/* The loss is the KL divergence of the next token's distribution from that with an f16 cache, in nats, of one side:
+ * keys alone or values alone.  Small losses add up. */
 typedef struct vq_rate {
     double bits; /* the option; 0: the method has none */
     double loss;

@@ -91,6 +91,7 @@ static void heads_are_as_with_equal_bits(void **state)
     check_codec("velox");
     check_codec("kivi");
     check_codec("optimal");
+    check_codec("outlier");
 }
 
 static void saved_caches_keep_their_bits(void **state)
@@ -298,10 +299,12 @@ static void budgets_are_held(void **state)
         double keys[LAYERS * HEADS], values[LAYERS * HEADS];
         for (int i = 0; i < LAYERS * HEADS; i++)
             keys[i] = values[i] = i == 3 ? 0.05 : 0.001;
-        w = (vq_plan_wish){.most_bits = 3, .keys = "velox", .values = "velox", .key_losses = keys, .value_losses = values};
+        w = (vq_plan_wish){
+            .most_bits = 3, .keys = "velox", .values = "velox", .key_losses = keys, .value_losses = values};
         assert_int_equal(vq_plan_choose(&plan, &p, &w, NULL, NULL, NULL), VQ_OK);
         for (int i = 0; i < LAYERS * HEADS; i++)
-            assert_true(i == 3 || i >= 4 || (plan->key_bits[3] > plan->key_bits[i] && plan->value_bits[3] > plan->value_bits[i]));
+            assert_true(i == 3 || i >= 4 ||
+                        (plan->key_bits[3] > plan->key_bits[i] && plan->value_bits[3] > plan->value_bits[i]));
         vq_plan_close(plan);
         w.value_losses = NULL;
         assert_int_equal(vq_plan_choose(&plan, &p, &w, NULL, NULL, &err), VQ_ERR_ARG);
@@ -321,11 +324,11 @@ static void losses_are_known_for_what_was_measured(void **state)
     assert_true(isnan(vq_plan_expected_loss("no-such", "f16")));
     for (size_t i = 0; i < vq_n_rate_curves; i++) {
         vq_method m;
-        size_t index;
+        const vq_kv_option_info *info;
         const vq_rate_curve *c = &vq_rate_curves[i];
         if (vq_method_parse(&m, c->method, NULL) != VQ_OK)
             fail_msg("rates_table.c: no method is %s", c->method);
-        const vq_kv_option_info *info = vq_method_find_bits(m.codec, &index);
+        vq_method_bits(&m, &info);
         for (uint32_t k = 0; k < c->n; k++)
             assert_true(info ? c->keys[k].bits >= info->min && c->keys[k].bits <= info->max : c->n == 1);
         for (uint32_t k = 1; k < c->n; k++)

@@ -1,8 +1,8 @@
 /* Sharing a budget out, against all that there is to choose from. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <math.h>
 #include <stdio.h>
 
 #include <cmocka.h>
