@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -59,7 +60,7 @@ typedef enum outcome { PENDING, KEPT, DONE, FAILED } outcome;
 typedef struct record {
     outcome outcome;
     uint64_t key;
-    double seconds;
+    double seconds, cpu_seconds;
     char message[400];
 } record;
 
@@ -238,6 +239,7 @@ static void take_records(struct job *j)
                 access(product, R_OK) == 0) {
                 j->records[i].outcome = KEPT;
                 j->records[i].seconds = json_number_value(json_object_get(row, "seconds"));
+                j->records[i].cpu_seconds = json_number_value(json_object_get(row, "cpu_seconds"));
             }
         }
     }
@@ -268,10 +270,10 @@ static int write_records(const struct job *j)
         char *command = command_of(&j->plan.steps[i]);
         snprintf(key, sizeof key, "%016" PRIx64, r->key);
         json_array_append_new(json_object_get(results, "rows"),
-                              json_pack("{s:s, s:s, s:s, s:s, s:s, s:f, s:s, s:s}", "kind", "step", "name",
+                              json_pack("{s:s, s:s, s:s, s:s, s:s, s:f, s:f, s:s, s:s}", "kind", "step", "name",
                                         j->plan.steps[i].name, "model", eval_model_name(j->args->model), "command",
                                         command ? command : "", "status", outcome_name(r->outcome), "seconds",
-                                        r->seconds, "message", r->message, "key", key));
+                                        r->seconds, "cpu_seconds", r->cpu_seconds, "message", r->message, "key", key));
         free(command);
         n_failed += r->outcome == FAILED;
         n_pending += r->outcome == PENDING;
@@ -374,8 +376,11 @@ static int wait_for(struct job *j, size_t i, pid_t pid, double start)
 {
     int status = 0;
     bool told = false;
+    struct rusage usage = {0};
     for (unsigned turn = 0;; turn++) {
-        const pid_t got = waitpid(pid, &status, WNOHANG);
+        const pid_t got = wait4(pid, &status, WNOHANG, &usage);
+        if (got < 0 && errno != EINTR)
+            status = SIGKILL; /* whatever became of it, it is not known to have ended well */
         if (got == pid || (got < 0 && errno != EINTR))
             break;
         if (cli_interrupted() && !told) {
@@ -388,6 +393,8 @@ static int wait_for(struct job *j, size_t i, pid_t pid, double start)
     }
     if (cli_stderr_is_terminal())
         fputs("\r\033[K", stderr);
+    j->records[i].cpu_seconds = (double)usage.ru_utime.tv_sec + 1e-6 * (double)usage.ru_utime.tv_usec +
+                                (double)usage.ru_stime.tv_sec + 1e-6 * (double)usage.ru_stime.tv_usec;
     return status;
 }
 

@@ -81,6 +81,12 @@ static bool is_reference(const struct job *j, const eval_config *c)
 
 static bool has_reference(const struct job *j) { return strcmp(j->args->shared.reference, "none") != 0; }
 
+/* The reference is compared with its texts of another run. */
+static bool is_compared(const struct job *j, const eval_config *c)
+{
+    return has_reference(j) && (j->args->texts_of || !is_reference(j, c));
+}
+
 static void count_text(struct job *j, counts *c, const eval_greedy *g, uint32_t prompt)
 {
     const size_t loop = vq_eval_loop_start(g->ids, g->n);
@@ -225,7 +231,7 @@ static void print_text(const struct job *j)
         printf("%-*s %10.1f %6u %6u ", width, j->configs[i].name, c->completed.mean, c->n_ended, c->n_looped);
         for (uint32_t k = 0; k < N_GRAMS; k++)
             printf(" %5.1f%%", 100 * c->distinct[k].mean);
-        if (has_reference(j) && !is_reference(j, &j->configs[i]))
+        if (is_compared(j, &j->configs[i]))
             printf("  %5.1f %% (%.1f)", 100 * c->same.mean, c->same_until.mean);
         putchar('\n');
     }
@@ -241,7 +247,7 @@ static json_t *row_json(const struct job *j, size_t i, const char *model)
         json_array_append_new(each, json_integer((json_int_t)c->each[k]));
     for (uint32_t k = 0; k < N_GRAMS; k++)
         json_array_append_new(distinct, cli_json_real(c->distinct[k].mean));
-    const bool compared = has_reference(j) && !is_reference(j, config);
+    const bool compared = is_compared(j, config);
     return json_pack(
         "{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:o, s:i, s:i, s:o, s:o, s:o, s:s, s:O}", "kind", "generation",
         "model", model, "kv", config->kv, "evict", config->evict ? config->evict : "none", "prompts", (int)a->n_prompts,

@@ -324,7 +324,8 @@ int eval_perplexity(int argc, char **argv)
     j->args = &a;
     status = run_all(j, &page, &model);
     if ((status == CLI_FINE || status == CLI_INTERRUPTED) && j->n_done > 0) {
-        print_text(j);
+        if (!a.shared.json || strcmp(a.shared.json, "-") != 0)
+            print_text(j);
         if (a.shared.json && write_results(j, &model, argc, argv) != CLI_FINE)
             status = CLI_FAILED;
     }

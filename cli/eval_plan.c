@@ -176,10 +176,13 @@ static void add_generation(all_plan *p, const all_subject *s, const sizes *z, co
 {
     const double seconds = s->args->full ? 12 : 5;
     char reference[4200];
-    snprintf(reference, sizeof reference, "%s/generation-reference.json", s->args->dir);
+    snprintf(reference, sizeof reference, "%s/generation-f16.json", s->args->dir);
     for (size_t i = 0; i <= kv->n; i++) {
-        all_step *step = add_eval(p, s, seconds, "generation", i ? kv->at[i - 1] : "reference");
-        add_words(p, step, "--prompts", z->prompts, "--kv", i ? kv->at[i - 1] : "f16", NULL);
+        const char *method = i ? kv->at[i - 1] : "f16";
+        if (i > 0 && strcmp(method, "f16") == 0)
+            continue;
+        all_step *step = add_eval(p, s, seconds, "generation", method);
+        add_words(p, step, "--prompts", z->prompts, "--kv", method, NULL);
         if (i > 0)
             add_words(p, step, "--texts-of", reference, NULL);
         add_each(p, step, "-f", &s->texts);
