@@ -5,15 +5,14 @@
  *
  * Pages are read from the second-level cache (8 pages, again and again) and from memory (a pool of 96 MB).  There are
  * no hardware counters to read in most virtual machines, so nothing is counted but time: figures are the best of many
- * short rounds, which is what a peak is, and cycles are those of the time-stamp counter, whose rate is fixed and is not
- * that of the core. */
+ * turns (veloxquant/measure.h), which is what a peak is, and cycles are those of the time-stamp counter, whose rate is
+ * fixed and is not that of the core. */
 #include <getopt.h>
 #include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include <x86intrin.h>
@@ -24,7 +23,7 @@
 #include "kv/codec_generic.h"
 #include "veloxquant/measure.h"
 
-enum { ROUNDS = 15, COLD_BYTES = 96 << 20, HOT_PAGES = 8, HOT_BYTES = 1 << 20, MOST_THREADS = 2, MOST_QUERIES = 32 };
+enum { ROUNDS = 7, COLD_BYTES = 96 << 20, HOT_PAGES = 8, HOT_BYTES = 1 << 20, MOST_THREADS = 2, MOST_QUERIES = 32 };
 
 static const char *const default_codecs[] = {
     "f16",
@@ -44,29 +43,35 @@ static const char *const default_codecs[] = {
     "qjl",
 };
 
-static double now(void)
+/* The best of many turns, seconds of one pass: what a peak is.  Other programs' time does not count on one thread; what
+ * they did is added to *load. */
+static double best_pass(vq_status (*run)(void *arg, uint32_t input, vq_error *err), void *arg, bool cpu_time,
+                        vq_load *load)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Seconds of this thread: what other programs take of the wall's does not count. */
-static double own_time(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    const vq_variant variant = {.name = "peak", .run = run, .arg = arg};
+    const vq_turns turns = {
+        .variants = &variant, .n_variants = 1, .n_inputs = 2, .n_rounds = ROUNDS, .cpu_time = cpu_time};
+    double seconds[2 * ROUNDS];
+    vq_load during;
+    vq_error err;
+    if (vq_take_turns(&turns, seconds, &during, &err) != VQ_OK) {
+        fprintf(stderr, "bench_peak: %s\n", err.text);
+        exit(1);
+    }
+    if (during.known && (!load->known || during.others > load->others))
+        *load = during;
+    return vq_spread_of(seconds, 2 * ROUNDS).least;
 }
 
 static double cycles_a_second(void)
 {
 #if defined(__x86_64__)
-    const double start = now();
+    const double start = vq_clock_seconds(VQ_CLOCK_WALL);
     const unsigned long long from = __rdtsc();
-    while (now() - start < 0.05)
+    double took;
+    while ((took = vq_clock_seconds(VQ_CLOCK_WALL) - start) < 0.05)
         ;
-    return (double)(__rdtsc() - from) / (now() - start);
+    return (double)(__rdtsc() - from) / took;
 #else
     return 0;
 #endif
@@ -94,52 +99,47 @@ typedef struct reader {
     const uint64_t *words;
     size_t n;
     uint32_t times;
-    pthread_barrier_t *barrier;
-    double start, end;
-    double (*clock)(void);
     volatile uint64_t sum; /* or the loop would go */
 } reader;
 
 static void *read_words(void *arg)
 {
     reader *r = arg;
-    pthread_barrier_wait(r->barrier);
-    r->start = r->clock();
     for (uint32_t i = 0; i < r->times; i++)
         r->sum += sum_words(r->words, r->n);
-    r->end = r->clock();
     return NULL;
 }
 
-/* Bytes a second that n threads read together, each its own n_bytes. */
-static double bandwidth(unsigned char *pool, size_t n_bytes, uint32_t times, uint32_t n_threads)
+typedef struct readers {
+    reader each[MOST_THREADS];
+    uint32_t n;
+} readers;
+
+/* The first reads in this thread; starting the others is in the time, and small beside 10 ms of reading. */
+static vq_status read_together(void *arg, uint32_t input, vq_error *err)
 {
-    double best = 0;
-    for (uint32_t round = 0; round < ROUNDS; round++) {
-        pthread_barrier_t barrier;
-        pthread_barrier_init(&barrier, NULL, n_threads);
-        reader r[MOST_THREADS];
-        pthread_t threads[MOST_THREADS];
-        for (uint32_t i = 0; i < n_threads; i++) {
-            r[i] = (reader){.words = (const uint64_t *)(const void *)(pool + i * n_bytes),
-                            .n = n_bytes / sizeof(uint64_t),
-                            .times = times,
-                            .clock = n_threads == 1 ? own_time : now,
-                            .barrier = &barrier};
-            if (pthread_create(&threads[i], NULL, read_words, &r[i]) != 0)
-                exit(1);
-        }
-        double start = 1e300, end = 0;
-        for (uint32_t i = 0; i < n_threads; i++) {
-            pthread_join(threads[i], NULL);
-            start = r[i].start < start ? r[i].start : start;
-            end = r[i].end > end ? r[i].end : end;
-        }
-        pthread_barrier_destroy(&barrier);
-        const double rate = (double)n_bytes * times * n_threads / (end - start);
-        best = rate > best ? rate : best;
-    }
-    return best;
+    (void)input;
+    (void)err;
+    readers *all = arg;
+    pthread_t threads[MOST_THREADS];
+    for (uint32_t i = 1; i < all->n; i++)
+        if (pthread_create(&threads[i], NULL, read_words, &all->each[i]) != 0)
+            exit(1);
+    read_words(&all->each[0]);
+    for (uint32_t i = 1; i < all->n; i++)
+        pthread_join(threads[i], NULL);
+    return VQ_OK;
+}
+
+/* Bytes a second that n threads read together, each its own n_bytes. */
+static double bandwidth(unsigned char *pool, size_t n_bytes, uint32_t times, uint32_t n_threads, vq_load *load)
+{
+    readers all = {.n = n_threads};
+    for (uint32_t i = 0; i < n_threads; i++)
+        all.each[i] = (reader){.words = (const uint64_t *)(const void *)(pool + i * n_bytes),
+                               .n = n_bytes / sizeof(uint64_t),
+                               .times = times};
+    return (double)n_bytes * times * n_threads / best_pass(read_together, &all, n_threads == 1, load);
 }
 
 enum { PRODUCT_PASSES = 200000, CHAINS = 12 };
@@ -182,20 +182,26 @@ __attribute__((target("avx2"))) static uint64_t products_avx2(void)
 }
 #endif
 
-/* Multiply-adds a second of one thread; 0: no vectors of bytes here. */
-static double product_peak(void)
+static vq_status run_products(void *arg, uint32_t input, vq_error *err)
 {
-    double best = 0;
+    (void)input;
+    (void)err;
+    uint64_t *n = arg;
+    *n = 0;
 #if defined(__x86_64__)
     const uint32_t cpu = vq_cpu_detect();
-    for (uint32_t round = 0; round < ROUNDS && cpu & VQ_CPU_AVX2; round++) {
-        const double start = own_time();
-        const uint64_t n = cpu & VQ_CPU_AVX512 ? products_vnni() : products_avx2();
-        const double rate = (double)n / (own_time() - start);
-        best = rate > best ? rate : best;
-    }
+    if (cpu & VQ_CPU_AVX2)
+        *n = cpu & VQ_CPU_AVX512 ? products_vnni() : products_avx2();
 #endif
-    return best;
+    return VQ_OK;
+}
+
+/* Multiply-adds a second of one thread; 0: no vectors of bytes here. */
+static double product_peak(vq_load *load)
+{
+    uint64_t n;
+    const double seconds = best_pass(run_products, &n, true, load);
+    return (double)n / seconds;
 }
 
 /* ---- codecs ---- */
@@ -213,25 +219,34 @@ typedef struct subject {
     float *weights, *scores, *acc;
 } subject;
 
-/* Seconds of pages [0, n_pages) once, the best of some rounds. */
-static double pass(const subject *s, uint32_t n_pages, uint32_t times)
+/* Pages [0, n_pages), so often. */
+typedef struct read_pages {
+    const subject *subject;
+    uint32_t n_pages, times;
+} read_pages;
+
+static vq_status run_pages(void *arg, uint32_t input, vq_error *err)
 {
-    double best = 1e300;
-    for (uint32_t round = 0; round < ROUNDS; round++) {
-        const double start = own_time();
-        for (uint32_t t = 0; t < times; t++)
-            for (uint32_t p = 0; p < n_pages; p++) {
-                const unsigned char *page = s->pool + p * s->page_bytes;
-                const vq_rows rows = {.n = VQ_PAGE_ROWS, .live = UINT64_MAX, .next = page + 4 * s->page_bytes};
-                if (s->keys)
-                    vq_side_score(&s->side, page, &rows, s->queries, s->n_queries, s->scores);
-                else
-                    vq_side_mix(&s->side, page, &rows, s->weights, s->n_queries, s->acc);
-            }
-        const double took = (own_time() - start) / times;
-        best = took < best ? took : best;
-    }
-    return best;
+    (void)input;
+    (void)err;
+    const read_pages *r = arg;
+    const subject *s = r->subject;
+    for (uint32_t t = 0; t < r->times; t++)
+        for (uint32_t p = 0; p < r->n_pages; p++) {
+            const unsigned char *page = s->pool + p * s->page_bytes;
+            const vq_rows rows = {.n = VQ_PAGE_ROWS, .live = UINT64_MAX, .next = page + 4 * s->page_bytes};
+            if (s->keys)
+                vq_side_score(&s->side, page, &rows, s->queries, s->n_queries, s->scores);
+            else
+                vq_side_mix(&s->side, page, &rows, s->weights, s->n_queries, s->acc);
+        }
+    return VQ_OK;
+}
+
+static double pass(const subject *s, uint32_t n_pages, uint32_t times, vq_load *load)
+{
+    read_pages r = {s, n_pages, times};
+    return best_pass(run_pages, &r, true, load) / times;
 }
 
 static json_t *row_of(const char *name, const subject *s, const machine *m, const char *from, double seconds,
@@ -249,7 +264,8 @@ static json_t *row_of(const char *name, const subject *s, const machine *m, cons
                      "cycles_a_code", m->cycles * seconds / codes);
 }
 
-static bool bench(const char *name, bool keys, uint32_t d, uint32_t n_queries, const machine *m, json_t *out)
+static bool bench(const char *name, bool keys, uint32_t d, uint32_t n_queries, const machine *m, json_t *out,
+                  vq_load *load)
 {
     vq_error err;
     vq_method method;
@@ -299,8 +315,8 @@ static bool bench(const char *name, bool keys, uint32_t d, uint32_t n_queries, c
     for (uint32_t p = UNLIKE; p < n_pages; p++)
         memcpy(s.pool + p * s.page_bytes, s.pool + p % UNLIKE * s.page_bytes, s.page_bytes);
 
-    json_array_append_new(out, row_of(name, &s, m, "cache", pass(&s, HOT_PAGES, 50), HOT_PAGES));
-    json_array_append_new(out, row_of(name, &s, m, "memory", pass(&s, n_pages, 1), n_pages));
+    json_array_append_new(out, row_of(name, &s, m, "cache", pass(&s, HOT_PAGES, 50, load), HOT_PAGES));
+    json_array_append_new(out, row_of(name, &s, m, "memory", pass(&s, n_pages, 1, load), n_pages));
     fflush(stdout);
     method.codec->destroy(s.side.state);
     free(x);
@@ -312,15 +328,15 @@ static bool bench(const char *name, bool keys, uint32_t d, uint32_t n_queries, c
     return true;
 }
 
-static json_t *measure_machine(machine *m)
+static json_t *measure_machine(machine *m, vq_load *load)
 {
     unsigned char *pool = aligned_alloc(64, (size_t)MOST_THREADS * COLD_BYTES);
     memset(pool, 1, (size_t)MOST_THREADS * COLD_BYTES);
     m->cycles = cycles_a_second();
-    m->peak = product_peak();
-    m->memory = bandwidth(pool, COLD_BYTES, 1, 1);
-    m->cache = bandwidth(pool, HOT_BYTES, 50, 1);
-    const double memory2 = bandwidth(pool, COLD_BYTES, 1, 2), cache2 = bandwidth(pool, HOT_BYTES, 50, 2);
+    m->peak = product_peak(load);
+    m->memory = bandwidth(pool, COLD_BYTES, 1, 1, load);
+    m->cache = bandwidth(pool, HOT_BYTES, 1000, 1, load);
+    const double memory2 = bandwidth(pool, COLD_BYTES, 1, 2, load), cache2 = bandwidth(pool, HOT_BYTES, 1000, 2, load);
     free(pool);
     printf("memory %.1f GB/s, two threads %.1f; second-level cache %.1f, %.1f; %.0f G byte products a second, %.1f a "
            "cycle of the time-stamp counter (%.2f GHz)\n",
@@ -349,17 +365,14 @@ int main(int argc, char **argv)
                 VQ_MAX_HEAD_DIM, n_queries, MOST_QUERIES);
         return 2;
     }
-    vq_load_mark marks[2];
-    vq_load_take(&marks[0]);
+    vq_load load = {0}; /* the busiest that any of the runs saw */
     machine m;
-    json_t *about = measure_machine(&m), *rows = json_array();
+    json_t *about = measure_machine(&m, &load), *rows = json_array();
     const size_t n = optind < argc ? (size_t)(argc - optind) : sizeof default_codecs / sizeof default_codecs[0];
     bool ok = true;
     for (size_t i = 0; i < n && ok; i++)
         for (int keys = 1; keys >= 0 && ok; keys--)
-            ok = bench(optind < argc ? argv[optind + (int)i] : default_codecs[i], keys, d, n_queries, &m, rows);
-    vq_load_take(&marks[1]);
-    const vq_load load = vq_load_between(marks, 2);
+            ok = bench(optind < argc ? argv[optind + (int)i] : default_codecs[i], keys, d, n_queries, &m, rows, &load);
     json_t *all = json_pack("{s:o, s:o, s:b, s:f}", "machine", about, "rows", rows, "quiet", (int)load.quiet,
                             "others_cpus", load.others);
     if (path && json_dump_file(all, path, JSON_INDENT(1) | JSON_REAL_PRECISION(5)) != 0) {

@@ -64,6 +64,13 @@ VQ_API void vq_load_take(vq_load_mark *mark);
 /* Between the first and the last of marks [n], in order of time; n >= 2. */
 VQ_API vq_load vq_load_between(const vq_load_mark *marks, size_t n);
 
+/* ---- time ---- */
+
+typedef enum vq_clock { VQ_CLOCK_WALL, VQ_CLOCK_THREAD, VQ_CLOCK_PROCESS } vq_clock; /* CPU time of the last two */
+
+/* Seconds since some moment, for what cannot take turns within one process. */
+VQ_API double vq_clock_seconds(vq_clock clock);
+
 /* ---- taking turns ---- */
 
 typedef struct vq_variant {

@@ -7,12 +7,19 @@
 #include "base/status.h"
 #include "veloxquant/measure.h"
 
-static double now(bool cpu_time)
+double vq_clock_seconds(vq_clock clock)
 {
+    static const clockid_t ids[] = {
+        [VQ_CLOCK_WALL] = CLOCK_MONOTONIC,
+        [VQ_CLOCK_THREAD] = CLOCK_THREAD_CPUTIME_ID,
+        [VQ_CLOCK_PROCESS] = CLOCK_PROCESS_CPUTIME_ID,
+    };
     struct timespec t;
-    clock_gettime(cpu_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    clock_gettime(ids[clock], &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+static double now(bool cpu_time) { return vq_clock_seconds(cpu_time ? VQ_CLOCK_THREAD : VQ_CLOCK_WALL); }
 
 typedef struct summed {
     XXH64_hash_t sum;
