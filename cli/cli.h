@@ -29,6 +29,8 @@ int cli_eval(int argc, char **argv);
 int cli_quantize(int argc, char **argv);
 int cli_verify(int argc, char **argv);
 int cli_report(int argc, char **argv);
+int cli_plan(int argc, char **argv);
+int cli_recommend(int argc, char **argv);
 
 #define CLI_TRY(call)                                                                                                  \
     do {                                                                                                               \
@@ -90,6 +92,8 @@ typedef struct cli_model_args {
     const char *model;
     uint32_t n_ctx, n_threads, n_batch;
     const char *kv, *kv_keys, *kv_values, *kv_layers, *kv_exact, *evict, *calibration;
+    const char *kv_memory, *kv_losses; /* of --kv auto */
+    float kv_bits;
     uint32_t sinks, residual;
     int64_t kv_seed;
     bool exact;

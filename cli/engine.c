@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "cache_plan.h"
 
 #define AT(field) offsetof(cli_model_args, field)
 
@@ -20,7 +20,15 @@ const size_t cli_n_model_options = sizeof cli_model_options / sizeof cli_model_o
 const cli_option cli_cache_options[] = {
     {0, "kv", CLI_TEXT, AT(kv), "METHOD",
      "how keys and values are stored, as NAME or NAME:option=value,...; 'veloxquant methods' lists them (default f16); "
-     "plan:FILE: as the plan says, with bits for each layer and head",
+     "plan:FILE: as the plan says, with bits for each layer and head; auto: whatever loses least within --kv-memory or "
+     "--kv-bits",
+     0, 0},
+    {0, "kv-memory", CLI_TEXT, AT(kv_memory), "SIZE",
+     "for --kv auto: all that the cache may take with a full context (-c), such as 200M or 1.5G", 0, 0},
+    {0, "kv-bits", CLI_REAL, AT(kv_bits), "B",
+     "for --kv auto: bits of a packed value, with scales and tables, at a full context", 0.5, 32},
+    {0, "kv-losses", CLI_TEXT, AT(kv_losses), "FILE",
+     "for --kv auto: a plan that 'veloxquant plan --text' made of this model, which knows how much each head matters",
      0, 0},
     {0, "kv-keys", CLI_TEXT, AT(kv_keys), "METHOD", "the same for keys alone", 0, 0},
     {0, "kv-values", CLI_TEXT, AT(kv_values), "METHOD", "the same for values alone", 0, 0},
@@ -73,20 +81,6 @@ static bool exact_type(const char *name, vq_kv_exact *out)
     return false;
 }
 
-/* The file that --kv plan:FILE names; *plan stays NULL for anything else. */
-static int open_plan(vq_plan **plan, const cli_page *page, const cli_model_args *args, const char *method)
-{
-    static const char prefix[] = "plan:";
-    const char *text = method ? method : args->kv;
-    vq_error err;
-    if (!text || strncmp(text, prefix, sizeof prefix - 1) != 0)
-        return CLI_FINE;
-    if (!method && (args->kv_keys || args->kv_values))
-        return cli_usage(
-            page, "--kv %s says how keys and values are stored: it goes with neither --kv-keys nor --kv-values", text);
-    return vq_plan_open(plan, text + sizeof prefix - 1, &err) == VQ_OK ? CLI_FINE : cli_fail_with(&err);
-}
-
 int cli_session_open(vq_session **out, const cli_engine *e, const cli_page *page, const cli_model_args *args,
                      const char *method)
 {
@@ -99,15 +93,6 @@ int cli_session_open(vq_session **out, const cli_engine *e, const cli_page *page
     params.n_ctx = args->n_ctx;
     params.n_batch = args->n_batch;
     params.exact = args->exact;
-    vq_plan *plan = NULL;
-    const int opened = open_plan(&plan, page, args, method);
-    if (opened != CLI_FINE)
-        return opened;
-    params.plan = plan;
-    if (!plan) {
-        params.kv_keys = method ? method : args->kv_keys ? args->kv_keys : args->kv;
-        params.kv_values = method ? method : args->kv_values ? args->kv_values : args->kv;
-    }
     params.kv_layers = method ? NULL : args->kv_layers;
     params.evict = args->evict;
     params.sinks = args->sinks;
@@ -115,6 +100,15 @@ int cli_session_open(vq_session **out, const cli_engine *e, const cli_page *page
     params.seed = (uint64_t)args->kv_seed;
     params.pool = e->pool;
     params.calibration = e->calibration;
+    vq_plan *plan;
+    const int planned = cli_plan_open(&plan, e, page, args, &params, method);
+    if (planned != CLI_FINE)
+        return planned;
+    params.plan = plan;
+    if (!plan) {
+        params.kv_keys = method ? method : args->kv_keys ? args->kv_keys : args->kv;
+        params.kv_values = method ? method : args->kv_values ? args->kv_values : args->kv;
+    }
     const uint32_t trained = vq_model_get_info(e->model)->n_ctx_train;
     if (!method && args->n_ctx > trained)
         cli_say("note: a context of %u tokens, the model was trained on %u; beyond that texts get worse", args->n_ctx,

@@ -35,6 +35,8 @@ VQ_API vq_status vq_session_open(vq_session **out, const vq_model *model, const 
  * without a session.  What it points to is the model's and the caller's. */
 VQ_API vq_status vq_session_kv_params(const vq_model *model, const vq_session_params *params, vq_kv_params *out,
                                       vq_error *err);
+/* VQ_ERR_MISMATCH, naming what differs, when a plan was made for another model. */
+VQ_API vq_status vq_plan_fits(const vq_plan *plan, const vq_model *model, vq_error *err);
 VQ_API void vq_session_close(vq_session *s);
 
 VQ_API const vq_model *vq_session_model(const vq_session *s);

@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/status.h"
+#include "kv/plan.h"
 #include "kv/probe.h"
 #include "model/forward.h"
 #include "veloxquant/session.h"
@@ -70,6 +71,13 @@ vq_status vq_session_kv_params(const vq_model *model, const vq_session_params *p
     kv.evict = params->evict;
     *out = kv;
     return VQ_OK;
+}
+
+vq_status vq_plan_fits(const vq_plan *plan, const vq_model *model, vq_error *err)
+{
+    vq_kv_params kv = {0};
+    vq_forward_kv_params(model, &kv);
+    return vq_plan_check(plan, &kv, err);
 }
 
 static vq_status open_parts(vq_session *s, const vq_session_params *params, vq_error *err)
