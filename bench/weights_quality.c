@@ -67,11 +67,11 @@ static int compare_on(setup *s, const char *path)
 static void print_result(const vq_model *m, const char *path, const vq_comparison *c)
 {
     const vq_model_info *info = vq_model_get_info(m);
-    json_t *row = json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "file", path, "weight_bytes",
+    json_t *row = json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "file", path, "weight_bytes",
                             (json_int_t)info->weight_bytes, "reference_ppl", exp(c->reference_nll.mean), "ppl",
                             exp(c->nll.mean), "ppl_ratio", exp(c->log_ratio.mean), "ppl_ratio_error",
-                            exp(c->log_ratio.mean) * vq_moments_error(&c->log_ratio), "kl", c->kl.mean, "same_top",
-                            c->same_top.mean, "tokens", (json_int_t)c->nll.n);
+                            exp(c->log_ratio.mean) * vq_moments_error(&c->log_ratio), "kl", c->kl.mean, "kl_error",
+                            vq_moments_error(&c->kl), "same_top", c->same_top.mean, "tokens", (json_int_t)c->nll.n);
     char *text = row ? json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
     puts(text ? text : "{}");
     free(text);
