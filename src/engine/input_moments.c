@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cpu.h"
 #include "engine/session.h"
 #include "model/model.h"
 #include "quant/feedback.h"
@@ -10,6 +11,7 @@
 enum { DEFAULT_CTX = 1024, LEAST = 64 };
 
 typedef struct sums {
+    vq_carry_kernels k;
     const vq_input_moments_params *params;
     const vq_input_moment *wanted;
     size_t n_wanted, before, all;
@@ -26,7 +28,7 @@ static void on_input(void *arg, uint32_t layer, vq_input_kind kind, const float 
     const sums *s = arg;
     for (size_t i = 0; i < s->n_wanted; i++)
         if (s->wanted[i].layer == layer && s->wanted[i].kind == kind)
-            vq_feedback_add(s->wanted[i].sum, s->params->pool, x, n, width);
+            vq_feedback_add(&s->k, s->wanted[i].sum, s->params->pool, x, n, width);
 }
 
 static bool on_progress(void *arg, size_t done, size_t all)
@@ -84,6 +86,7 @@ vq_status vq_input_moments(const vq_model *model, const int32_t *ids, size_t n, 
     vq_session *session;
     VQ_TRY(vq_session_open(&session, model, &p, err));
     sums s = {.params = params, .wanted = wanted, .n_wanted = n_wanted, .all = n};
+    vq_carry_kernels_init(&s.k, vq_cpu_detect());
     const vq_status status = run(&s, session, ids, n_ctx, err);
     vq_session_close(session);
     return status;

@@ -49,9 +49,19 @@ static void encode_c(const vq_carry *c)
     }
 }
 
+static void add_moments_c(float *sum, const float *x, uint32_t n, uint32_t n_in, uint32_t first, uint32_t end)
+{
+    for (uint32_t i = first; i < end; i++)
+        for (uint32_t t = 0; t < n; t++) {
+            const float *row = x + (size_t)t * n_in;
+            for (uint32_t j = first; j < n_in; j++)
+                sum[(size_t)i * n_in + j] += row[i] * row[j];
+        }
+}
+
 void vq_carry_kernels_init(vq_carry_kernels *k, uint32_t cpu)
 {
-    k->encode = encode_c;
+    *k = (vq_carry_kernels){.encode = encode_c, .add_moments = add_moments_c};
 #if defined(__x86_64__)
     if (cpu & VQ_CPU_AVX2)
         vq_carry_kernels_init_avx2(k);

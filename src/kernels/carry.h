@@ -35,6 +35,9 @@ typedef struct vq_carry {
 
 typedef struct vq_carry_kernels {
     void (*encode)(const vq_carry *c);
+    /* sum[i][j] += x[0][i] x[0][j], then x[1][i] x[1][j] and so on, for i of [first, end) and all j from `first` on;
+     * sum [n_in][n_in], x [n][n_in]. */
+    void (*add_moments)(float *sum, const float *x, uint32_t n, uint32_t n_in, uint32_t first, uint32_t end);
 } vq_carry_kernels;
 
 void vq_carry_kernels_init(vq_carry_kernels *k, uint32_t cpu);

@@ -1,7 +1,6 @@
 #include "quant/feedback.h"
 
 #include <assert.h>
-#include <cblas.h>
 #include <lapacke.h>
 #include <math.h>
 #include <string.h>
@@ -33,26 +32,26 @@ static void reverse(float *a, size_t n)
 }
 
 typedef struct add_args {
+    const vq_carry_kernels *k;
     float *sum;
     const float *x;
     uint32_t n, n_in;
 } add_args;
 
-enum { PANEL = 128 };
+enum { PANEL = 64 };
 
 /* Rows [PANEL index, PANEL (index + 1)) of the upper triangle. */
 static void add_task(void *arg, uint32_t index, uint32_t thread)
 {
     const add_args *a = arg;
-    const uint32_t first = index * PANEL, left = a->n_in - first, n_rows = left < PANEL ? left : PANEL;
+    const uint32_t first = index * PANEL, left = a->n_in - first;
     (void)thread;
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)n_rows, (int)left, (int)a->n, 1, a->x + first,
-                (int)a->n_in, a->x + first, (int)a->n_in, 1, a->sum + (size_t)first * a->n_in + first, (int)a->n_in);
+    a->k->add_moments(a->sum, a->x, a->n, a->n_in, first, first + (left < PANEL ? left : PANEL));
 }
 
-void vq_feedback_add(float *sum, vq_pool *pool, const float *x, uint32_t n, uint32_t n_in)
+void vq_feedback_add(const vq_carry_kernels *k, float *sum, vq_pool *pool, const float *x, uint32_t n, uint32_t n_in)
 {
-    add_args a = {.sum = sum, .x = x, .n = n, .n_in = n_in};
+    add_args a = {.k = k, .sum = sum, .x = x, .n = n, .n_in = n_in};
     vq_pool_run(pool, (n_in + PANEL - 1) / PANEL, add_task, &a);
 }
 
@@ -171,18 +170,26 @@ static void set_norm(lanes *w, uint32_t lane, float norm)
     w->inverse[lane] = w->scale[lane] > 0 ? 1 / w->scale[lane] : 0;
 }
 
-/* [n_in][n_lanes], of which the first are moved together. */
-static void keep_lanes(float *x, uint32_t n_in, uint32_t from, uint32_t to)
+/* [n_in][ROWS] <-> [n_in][LANES], of which all copies of a row are the same. */
+static void repeat_rows(float *x, uint32_t n_in)
 {
-    for (uint32_t j = 1; j < n_in; j++)
-        memmove(x + (size_t)j * to, x + (size_t)j * from, to * sizeof *x);
+    for (uint32_t j = n_in; j-- > 0;)
+        for (uint32_t i = N_STRETCHES; i-- > 0;)
+            memmove(x + (size_t)j * LANES + (size_t)i * ROWS, x + (size_t)j * ROWS, ROWS * sizeof *x);
 }
 
-/* left = rows as `left` is made of what was lost: lost [n_in][n_lanes], with the same sums as when coding. */
+static void keep_rows(float *x, uint32_t n_in)
+{
+    for (uint32_t j = 1; j < n_in; j++)
+        memmove(x + (size_t)j * ROWS, x + (size_t)j * LANES, ROWS * sizeof *x);
+}
+
+/* left = what `left` is when so much is lost: lost [n_in][ROWS], with the same sums as when coding. */
 static void transform(const lanes *w, const float *lost, float *left, float *unused)
 {
-    static const float none[LANES];
+    static const float none[ROWS];
     vq_carry c = w->carry;
+    c.n_lanes = ROWS;
     c.unit = NULL;
     c.values = lost;
     c.lost = unused;
@@ -212,22 +219,21 @@ static double best_factor(const lanes *w, uint32_t lane, double *factor)
     return q > 0 ? error - p * p / q : error;
 }
 
-/* values and norms of rows [first, first + n) of the call. */
+/* values [n_in][ROWS] and the norms of all lanes, of rows [first, first + n) of the call. */
 static void load_rows(lanes *w, uint32_t first, uint32_t n)
 {
     /* Values that carry the errors of others have a larger spread than the row. */
     static const float stretch[N_STRETCHES] = {1.0F, 1.06F, 0.95F, 1.13F};
     const vq_linear *l = w->a->l;
-    memset(w->s.values, 0, (size_t)l->n_in * LANES * sizeof *w->s.values);
+    memset(w->s.values, 0, (size_t)l->n_in * ROWS * sizeof *w->s.values);
     for (uint32_t lane = 0; lane < n; lane++) {
         vq_row_error unused;
         vq_linear_rotate(l, w->s.row, w->a->x + (size_t)(first + lane) * l->n_in, w->s.other);
         const float norm = vq_f32_from_f16(vq_linear_encode_rotated(l, w->s.row, w->s.codes, &unused));
-        for (uint32_t i = 0; i < N_STRETCHES; i++) {
+        for (uint32_t i = 0; i < N_STRETCHES; i++)
             set_norm(w, i * ROWS + lane, norm * stretch[i]);
-            for (uint32_t j = 0; j < l->n_in; j++)
-                w->s.values[(size_t)j * LANES + i * ROWS + lane] = w->s.row[j];
-        }
+        for (uint32_t j = 0; j < l->n_in; j++)
+            w->s.values[(size_t)j * ROWS + lane] = w->s.row[j];
     }
 }
 
@@ -253,7 +259,7 @@ static void choose_norms(lanes *w, uint32_t n)
     }
     for (uint32_t j = 1; j < n_in; j++)
         memmove(w->s.codes + (size_t)j * ROWS, w->s.codes + (size_t)j * LANES, ROWS);
-    keep_lanes(w->s.values, n_in, LANES, ROWS);
+    keep_rows(w->s.values, n_in);
     w->carry.n_lanes = ROWS;
 }
 
@@ -322,9 +328,8 @@ static void encode_task(void *arg, uint32_t index, uint32_t thread)
     for (uint32_t i = 0; i < w.carry.n_bounds; i++) /* halfway between neighbouring levels */
         w.carry.bounds[i] = (float)(levels->v[i] + levels->v[i + 1]) * 0.5F;
     load_rows(&w, first, n);
-    transform(&w, w.s.values, w.s.left, w.s.lost);
-    for (uint32_t j = 0; j < n_in; j++)
-        memcpy(w.s.scaled + (size_t)j * ROWS, w.s.left + (size_t)j * LANES, ROWS * sizeof(float));
+    transform(&w, w.s.values, w.s.scaled, w.s.lost);
+    repeat_rows(w.s.values, n_in);
     a->k->encode(&w.carry);
     choose_norms(&w, n);
     lose(&w);

@@ -20,8 +20,8 @@
 /* Floats of a matrix of moments, and of the factor that takes its place. */
 static inline size_t vq_feedback_floats(uint32_t n_in) { return (size_t)n_in * n_in + n_in; }
 
-/* sum [n_in][n_in], upper triangle, += x' x, x [n][n_in]. */
-void vq_feedback_add(float *sum, vq_pool *pool, const float *x, uint32_t n, uint32_t n_in);
+/* sum [n_in][n_in], upper triangle, += x' x, x [n][n_in].  The bits are the same however the rows are cut. */
+void vq_feedback_add(const vq_carry_kernels *k, float *sum, vq_pool *pool, const float *x, uint32_t n, uint32_t n_in);
 
 /* moment [vq_feedback_floats], of [n_in][n_in] the upper triangle read: E[x x'] or a multiple -> the factor, in place:
  * row j holds M[k][j] for k < j, then D_j, then R H R' above the diagonal; after the rows, 1 / diagonal of R H R'.

@@ -84,6 +84,25 @@ static void check(const vq_carry_kernels *tier, const char *name, uint32_t n, ui
     }
 }
 
+/* Rows [first, end) of the triangle; what lies before column `first` and in other rows stays. */
+static void check_moments(const vq_carry_kernels *tier, const char *name, uint32_t n, uint32_t n_in, bool at_end)
+{
+    static float want[MOST_N * MOST_N];
+    vq_carry_kernels definition;
+    vq_carry_kernels_init(&definition, 0);
+    const uint32_t first = n_in / 3, end = n_in - n_in / 4;
+    float *x = guard_take(&guards[VALUES], (size_t)n * n_in * sizeof *x, at_end);
+    float *sum = guard_take(&guards[MATRIX], (size_t)n_in * n_in * sizeof *sum, at_end);
+    for (uint32_t i = 0; i < n * n_in; i++)
+        x[i] = draw();
+    for (uint32_t i = 0; i < n_in * n_in; i++)
+        want[i] = sum[i] = draw();
+    definition.add_moments(want, x, n, n_in, first, end);
+    tier->add_moments(sum, x, n, n_in, first, end);
+    if (memcmp(want, sum, (size_t)n_in * n_in * sizeof *sum) != 0)
+        fail_msg("moments of tier %s differ from the definition: %u rows of %u", name, n, n_in);
+}
+
 static void tiers_give_the_same_bits(void **state)
 {
     (void)state;
@@ -94,6 +113,9 @@ static void tiers_give_the_same_bits(void **state)
         }
         vq_carry_kernels tier;
         vq_carry_kernels_init(&tier, tier_sets[t]);
+        for (uint32_t n_in = 1; n_in <= MOST_N; n_in++)
+            for (uint32_t n = 1; n <= 30; n += 7)
+                check_moments(&tier, tier_names[t], n, n_in, n % 2);
         for (uint32_t n = 1; n <= MOST_N; n += n < 20 ? 1 : 7)
             for (uint32_t n_lanes = 16; n_lanes <= MOST_LANES; n_lanes += 16)
                 for (uint32_t bits = 1; bits <= 4; bits++)

@@ -94,8 +94,8 @@ static void moments_are_sums_of_products(void **state)
 {
     (void)state;
     subject *s = open_subject(3);
-    vq_feedback_add(s->moment, NULL, s->x, 100, N_IN);
-    vq_feedback_add(s->moment, NULL, s->x + 100 * N_IN, N_X - 100, N_IN);
+    vq_feedback_add(&s->carry, s->moment, NULL, s->x, 100, N_IN);
+    vq_feedback_add(&s->carry, s->moment, NULL, s->x + 100 * N_IN, N_X - 100, N_IN);
     for (uint32_t i = 0; i < N_IN; i += 5)
         for (uint32_t j = i; j < N_IN; j += 7) {
             double want = 0, size = 0;
@@ -113,7 +113,7 @@ static void outputs_lose_less(void **state)
     (void)state;
     for (uint32_t bits = 2; bits <= 4; bits++) {
         subject *s = open_subject(bits);
-        vq_feedback_add(s->moment, NULL, s->x, N_X, N_IN);
+        vq_feedback_add(&s->carry, s->moment, NULL, s->x, N_X, N_IN);
         make_factor(s);
         vq_row_error errors[N_OUT];
         vq_linear_encode(&s->l, NULL, s->data, 0, N_OUT, s->w, NULL, s->scratch);
@@ -155,7 +155,7 @@ static void the_same_bytes_in_any_pieces_on_any_tier(void **state)
 {
     (void)state;
     subject *s = open_subject(3);
-    vq_feedback_add(s->moment, NULL, s->x, N_X, N_IN);
+    vq_feedback_add(&s->carry, s->moment, NULL, s->x, N_X, N_IN);
     make_factor(s);
     vq_feedback_encode(&s->l, &s->carry, NULL, s->data, 0, N_OUT, s->w, s->factor, NULL, s->scratch);
     uint8_t *other = aligned_alloc(64, s->n_bytes);

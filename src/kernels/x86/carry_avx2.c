@@ -1,5 +1,5 @@
-/* Coding with error feedback with AVX2: eight values of eight rows at once, whose sums are independent of one
- * another, so that each may take its own time.  No fused multiply-add: the same bits as the definition. */
+/* Coding with error feedback, and moments, with AVX2: eight values of eight rows at once, whose sums are independent of
+ * one another, so that each may take its own time.  No fused multiply-add: the same bits as the definition. */
 #include <immintrin.h>
 
 #include "kernels/carry.h"
@@ -102,4 +102,42 @@ static void encode(const vq_carry *c)
             encode_block(&(block){c, lane, first, 1});
 }
 
-void vq_carry_kernels_init_avx2(vq_carry_kernels *k) { k->encode = encode; }
+enum { MOMENT_ROWS = 8 };
+
+/* n_rows rows of sums from row i on, 8 columns from j on. */
+static inline void add_tile(float *sum, const float *x, uint32_t n, size_t n_in, uint32_t i, uint32_t n_rows,
+                            uint32_t j)
+{
+    __m256 s[MOMENT_ROWS];
+    for (uint32_t r = 0; r < n_rows; r++)
+        s[r] = _mm256_loadu_ps(sum + (i + r) * n_in + j);
+    for (uint32_t t = 0; t < n; t++, x += n_in) {
+        const __m256 columns = _mm256_loadu_ps(x + j);
+        for (uint32_t r = 0; r < n_rows; r++)
+            add(&s[r], columns, x + i + r);
+    }
+    for (uint32_t r = 0; r < n_rows; r++)
+        _mm256_storeu_ps(sum + (i + r) * n_in + j, s[r]);
+}
+
+static void add_moments(float *sum, const float *x, uint32_t n, uint32_t n_in, uint32_t first, uint32_t end)
+{
+    uint32_t j = first;
+    for (; j + 8 <= n_in; j += 8) {
+        uint32_t i = first;
+        for (; i + MOMENT_ROWS <= end; i += MOMENT_ROWS)
+            add_tile(sum, x, n, n_in, i, MOMENT_ROWS, j);
+        for (; i < end; i++)
+            add_tile(sum, x, n, n_in, i, 1, j);
+    }
+    for (uint32_t i = first; i < end; i++)
+        for (uint32_t t = 0; t < n; t++)
+            for (uint32_t c = j; c < n_in; c++)
+                sum[(size_t)i * n_in + c] += x[(size_t)t * n_in + i] * x[(size_t)t * n_in + c];
+}
+
+void vq_carry_kernels_init_avx2(vq_carry_kernels *k)
+{
+    k->encode = encode;
+    k->add_moments = add_moments;
+}

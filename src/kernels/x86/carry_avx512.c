@@ -1,5 +1,6 @@
-/* Coding with error feedback with AVX-512: eight values of sixteen rows at once, whose sums are independent of one
- * another, so that each may take its own time.  No fused multiply-add: the same bits as the definition. */
+/* Coding with error feedback, and moments, with AVX-512: eight values of sixteen rows at once, whose sums are
+ * independent of one another, so that each may take its own time.  No fused multiply-add: the same bits as the
+ * definition. */
 #include <immintrin.h>
 
 #include "kernels/carry.h"
@@ -99,4 +100,38 @@ static void encode(const vq_carry *c)
             encode_block(&(block){c, lane, first, 1});
 }
 
-void vq_carry_kernels_init_avx512(vq_carry_kernels *k) { k->encode = encode; }
+enum { MOMENT_ROWS = 8 };
+
+/* n_rows rows of sums from row i on, 16 columns from j on, of which `some` are there. */
+static inline void add_tile(float *sum, const float *x, uint32_t n, size_t n_in, uint32_t i, uint32_t n_rows,
+                            uint32_t j, __mmask16 some)
+{
+    __m512 s[MOMENT_ROWS];
+    for (uint32_t r = 0; r < n_rows; r++)
+        s[r] = _mm512_maskz_loadu_ps(some, sum + (i + r) * n_in + j);
+    for (uint32_t t = 0; t < n; t++, x += n_in) {
+        const __m512 columns = _mm512_maskz_loadu_ps(some, x + j);
+        for (uint32_t r = 0; r < n_rows; r++)
+            add(&s[r], columns, x + i + r);
+    }
+    for (uint32_t r = 0; r < n_rows; r++)
+        _mm512_mask_storeu_ps(sum + (i + r) * n_in + j, some, s[r]);
+}
+
+static void add_moments(float *sum, const float *x, uint32_t n, uint32_t n_in, uint32_t first, uint32_t end)
+{
+    for (uint32_t j = first; j < n_in; j += 16) {
+        const __mmask16 some = n_in - j >= 16 ? 0xffff : (__mmask16)((1u << (n_in - j)) - 1);
+        uint32_t i = first;
+        for (; i + MOMENT_ROWS <= end; i += MOMENT_ROWS)
+            add_tile(sum, x, n, n_in, i, MOMENT_ROWS, j, some);
+        for (; i < end; i++)
+            add_tile(sum, x, n, n_in, i, 1, j, some);
+    }
+}
+
+void vq_carry_kernels_init_avx512(vq_carry_kernels *k)
+{
+    k->encode = encode;
+    k->add_moments = add_moments;
+}
