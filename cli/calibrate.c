@@ -22,7 +22,7 @@ static const cli_option options[] = {
      "tokens of a context: the text is cut into contexts (default: 2048, or what the model was trained for)", 64,
      16777216},
     {0, "codebooks", CLI_TEXT, AT(codebooks), "METHODS",
-     "also codebooks for these methods, with commas between them: vecinfer", 0, 0},
+     "also codebooks for these methods, with commas between them: vecinfer, commvq, a2ats", 0, 0},
     {0, "tokens", CLI_COUNT, AT(most), "N", "tokens of each text at most; 0: all", 0, 4294967295.0},
     {'m', "model", CLI_TEXT, AT(model), "FILE", "the model, a GGUF file; may be given as a word", 0, 0},
     {'t', "threads", CLI_COUNT, AT(n_threads), "N", "threads (default: all cores that this process may use)", 1, 1024},
@@ -74,7 +74,9 @@ static bool read_codebooks(const char *text, uint32_t *out)
     static const struct {
         const char *method;
         uint32_t codebooks;
-    } all[] = {{"vecinfer", VQ_CODEBOOKS_VALUES | VQ_CODEBOOKS_SMOOTH}};
+    } all[] = {{"vecinfer", VQ_CODEBOOKS_VALUES | VQ_CODEBOOKS_SMOOTH},
+               {"commvq", VQ_CODEBOOKS_ATOMS},
+               {"a2ats", VQ_CODEBOOKS_VALUES | VQ_CODEBOOKS_FACTOR}};
     *out = 0;
     for (const char *at = text; at && *at;) {
         const size_t n = strcspn(at, ",");
@@ -179,7 +181,7 @@ int cli_calibrate(int argc, char **argv)
         return cli_usage(&page, "no output: -o FILE says where the calibration goes");
     uint32_t codebooks;
     if (!read_codebooks(a.codebooks, &codebooks))
-        return cli_usage(&page, "--codebooks: no method in '%s'; there are: vecinfer", a.codebooks);
+        return cli_usage(&page, "--codebooks: no method in '%s'; there are: vecinfer, commvq, a2ats", a.codebooks);
     cli_catch_interrupt(1);
     vq_pool *pool = NULL;
     vq_model *model = NULL;

@@ -282,7 +282,8 @@ static vq_status put_layer(vq_calibration *c, const sums *s, uint32_t layer, vq_
     return VQ_OK;
 }
 
-static vq_status write_file(sums *s, const vq_calibrate_params *params, const char *path, vq_error *err)
+static vq_status write_file(sums *s, const vq_model *model, const vq_calibrate_params *params, const char *path,
+                            vq_error *err)
 {
     vq_calibration *c;
     s->shape.n_tokens = s->of[VQ_ROWS_K][0].n;
@@ -293,6 +294,7 @@ static vq_status write_file(sums *s, const vq_calibrate_params *params, const ch
     if (status == VQ_OK)
         status = vq_codebooks_make(&(vq_codebooks_job){.samples = &s->samples,
                                                        .calibration = c,
+                                                       .ropes = model->kv_ropes,
                                                        .pool = s->pool,
                                                        .progress = params->codebook_progress,
                                                        .arg = params->arg},
@@ -372,7 +374,7 @@ vq_status vq_calibrate(const vq_model *model, const int32_t *ids, size_t n, cons
         status = run(&s, session, ids, n, p.n_ctx, err);
     vq_session_close(session);
     if (status == VQ_OK)
-        status = write_file(&s, params, path, err);
+        status = write_file(&s, model, params, path, err);
     vq_arena_free(&s.arena);
     return status;
 }

@@ -9,6 +9,7 @@
 #include "formats/calibration.h"
 #include "kernels/kernels.h"
 #include "model/observer.h"
+#include "veloxquant/kv.h"
 
 enum { VQ_SAMPLE_ROWS = 4096 };
 
@@ -29,6 +30,7 @@ void vq_samples_add(vq_samples *s, uint32_t layer, vq_rows_kind kind, const floa
 typedef struct vq_codebooks_job {
     const vq_samples *samples;
     vq_calibration *calibration; /* whose other statistics are there */
+    const vq_kv_rope *ropes;     /* [n_layers] */
     vq_pool *pool;
     bool (*progress)(void *arg, size_t done, size_t all); /* may be NULL; false cancels */
     void *arg;

@@ -57,6 +57,10 @@ typedef struct vq_codec {
     uint32_t format;          /* raised when the same page bytes come to mean something else; saved caches carry it */
     bool calibrated;          /* needs a calibration: create is not called without one */
     bool calibratable;        /* uses one where it is given */
+    /* Keys are given to encode, and come from decode, as they were before positions turned them (where the cache knows
+     * how they do); queries are given to prepare as they are, and score turns one or the other by rows->pos.  Without a
+     * score the core does all of that. */
+    bool before_rope;
     /* Sets of vq_codebooks that the calibration of a calibrated one has to have. */
     uint32_t key_codebooks, value_codebooks;
     const char *inner; /* it hands part of each row to another codec, to this one by default; NULL: it does not */
@@ -84,8 +88,14 @@ typedef struct vq_codec {
      * n_queries prepared ones, query_bytes apart (a multiple of 64).  A query's result does not depend on n_queries. */
     size_t (*query_bytes)(const vq_codec_state *s);
     void (*prepare)(const vq_codec_state *s, void *query, const float *q);
+    /* Instead of it, where scores depend on where the query stands. */
+    void (*prepare_at)(const vq_codec_state *s, void *query, const float *q, uint32_t pos);
     void (*score)(const vq_codec_state *s, const void *page, const vq_rows *rows, const void *queries,
                   uint32_t n_queries, float *out);
+
+    /* At most so many coded rows of a head, those with the largest scores, take part in a query's softmax; 0: all. Rows
+     * that tie with the last of them do as well. */
+    uint32_t (*retrieves)(const vq_codec_state *s);
 
     /* Values. mix: acc [n_queries][acc_len] += sum over rows below rows->n of weights [n_queries][VQ_PAGE_ROWS] times
      * the coded row, in the codec's own space.  Weights are >= 0, and 0 for rows that do not count (up to

@@ -401,8 +401,11 @@ static void rate_head(const compact_job *job, uint32_t head, vq_kv_scratch *s)
     for (uint32_t p = 0; p < h->n_pages; p++) {
         const vq_kv_page *page = &h->pages[p];
         const uint32_t n = (uint32_t)__builtin_popcountll(page->live);
-        h->k.codec->decode(h->k.state, page->bytes, 0, page->n, s->rows);
-        h->v.codec->decode(h->v.state, page->bytes + h->value_at, 0, page->n, s->rows_v);
+        uint32_t pos[VQ_PAGE_ROWS];
+        for (uint32_t i = 0; i < page->n; i++)
+            pos[i] = l->first_pos + vq_kv_page_row(page, i);
+        vq_side_decode(&h->k, page->bytes, 0, page->n, s->rows, pos);
+        vq_side_decode(&h->v, page->bytes + h->value_at, 0, page->n, s->rows_v, pos);
         gather(s->rows, kv->d_k, page->live);
         gather(s->rows_v, kv->d_v, page->live);
         rate_rows(job, &view, s->rows, s->rows_v, at, n);

@@ -121,7 +121,8 @@ static void weigh_batch(void *arg, uint32_t index, uint32_t thread)
             s->q[i * kv->group * kv->d_k + j] = from[j] * kv->scale;
     }
     for (uint32_t i = 0; i < n_queries && h->n_pages > 0; i++)
-        vq_side_prepare(&h->k, s->prepared + i * query_bytes, s->q + (size_t)i * kv->d_k);
+        vq_side_prepare_at(&h->k, s->prepared + i * query_bytes, s->q + (size_t)i * kv->d_k,
+                           l->first_pos + b->first + i / kv->group);
 
     float *w = weights_of(kv, batch_index, head);
     const uint32_t n_sinks = l->sinks < l->n_rows ? l->sinks : l->n_rows;

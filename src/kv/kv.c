@@ -170,13 +170,16 @@ static void encode_page(void *arg, uint32_t index, uint32_t thread)
     const vq_side *side = keys ? &h->k : &h->v;
     unsigned char *bytes = page->bytes + (keys ? 0 : h->value_at);
     float *x = kv->scratch[thread].rows;
+    uint32_t pos[VQ_PAGE_ROWS];
     for (uint32_t row = page->first + page->n; row < to; row += l->granule) {
+        for (uint32_t i = 0; i < l->granule; i++)
+            pos[i] = l->first_pos + row + i;
         for (uint32_t i = 0, n; i < l->granule; i += n) {
             const unsigned char *rows = vq_kv_exact_rows(kv, l, head, keys, row + i, &n);
             n = n < l->granule - i ? n : l->granule - i;
             vq_kv_exact_to_f32(kv, x + (size_t)i * side->d, rows, (size_t)n * side->d);
         }
-        side->codec->encode(side->state, bytes, row - page->first, l->granule, x);
+        vq_side_encode(side, bytes, row - page->first, l->granule, x, pos);
     }
 }
 
@@ -319,9 +322,10 @@ static void thaw(vq_kv *kv, vq_kv_layer *l, uint32_t first, uint32_t n)
             const vq_kv_page *page = &h->pages[p];
             for (uint32_t at = vq_kv_page_below(page, first); at < vq_kv_page_below(page, n); at++) {
                 const size_t to = vq_kv_page_row(page, at) - first;
-                h->k.codec->decode(h->k.state, page->bytes, at, 1, x);
+                const uint32_t pos = l->first_pos + vq_kv_page_row(page, at);
+                vq_side_decode(&h->k, page->bytes, at, 1, x, &pos);
                 vq_kv_exact_from_f32(kv, h->exact_k + to * kv->d_k * kv->exact_bytes, x, kv->d_k);
-                h->v.codec->decode(h->v.state, page->bytes + h->value_at, at, 1, x);
+                vq_side_decode(&h->v, page->bytes + h->value_at, at, 1, x, &pos);
                 vq_kv_exact_from_f32(kv, h->exact_v + to * kv->d_v * kv->exact_bytes, x, kv->d_v);
                 h->exact_live[0] |= (page->live >> at & 1) << to;
             }
@@ -427,13 +431,13 @@ static void read_page(read_call *c, const vq_kv_page *page)
     const vq_kv *kv = c->kv;
     const vq_kv_head *h = &c->l->heads[c->head];
     for (uint64_t live = page->live; live; live &= live - 1, c->n++) {
-        const uint32_t i = (uint32_t)__builtin_ctzll(live);
+        const uint32_t i = (uint32_t)__builtin_ctzll(live), pos = c->l->first_pos + vq_kv_page_row(page, i);
         if (c->k)
-            h->k.codec->decode(h->k.state, page->bytes, i, 1, c->k + (size_t)c->n * kv->d_k);
+            vq_side_decode(&h->k, page->bytes, i, 1, c->k + (size_t)c->n * kv->d_k, &pos);
         if (c->v)
-            h->v.codec->decode(h->v.state, page->bytes + h->value_at, i, 1, c->v + (size_t)c->n * kv->d_v);
+            vq_side_decode(&h->v, page->bytes + h->value_at, i, 1, c->v + (size_t)c->n * kv->d_v, &pos);
         if (c->pos)
-            c->pos[c->n] = c->l->first_pos + vq_kv_page_row(page, i);
+            c->pos[c->n] = pos;
     }
 }
 

@@ -211,10 +211,78 @@ static uint32_t pages_ahead(const vq_kv_head *h)
     return n < 1 ? 1 : n > VQ_SOFTMAX_BLOCKS ? VQ_SOFTMAX_BLOCKS : (uint32_t)n;
 }
 
+/* The k largest scores so far, the least of them first (a heap); n are there. */
+static void keep_best(float *heap, uint32_t *n, uint32_t k, float x)
+{
+    uint32_t at;
+    if (*n < k) {
+        for (at = (*n)++; at > 0 && x < heap[(at - 1) / 2]; at = (at - 1) / 2)
+            heap[at] = heap[(at - 1) / 2];
+        heap[at] = x;
+        return;
+    }
+    if (!(x > heap[0]))
+        return;
+    at = 0;
+    for (uint32_t child; (child = 2 * at + 1) < k; at = child) {
+        child += child + 1 < k && heap[child + 1] < heap[child];
+        if (heap[child] >= x)
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = x;
+}
+
+/* Retrieval: which scores of coded rows are large enough for each query of a tile, least [n_queries].  All coded rows
+ * that it sees are scored once for that, so that neither tiles nor threads change what is retrieved. */
+static void find_least(const attend_job *job, const tile *t, uint32_t head, const void *prepared, vq_kv_scratch *s,
+                       float *least)
+{
+    const vq_kv_layer *l = job->l;
+    const vq_kv_head *h = &l->heads[head];
+    const uint32_t k = vq_side_retrieves(&h->k);
+    uint32_t pos[VQ_PAGE_ROWS];
+    for (uint32_t i = 0; i < t->n_queries; i++) {
+        least[i] = -INFINITY;
+        s->n_best[i] = 0;
+    }
+    if (k == 0)
+        return;
+    for (uint32_t p = 0; p < h->n_pages; p++) {
+        const vq_kv_page *page = &h->pages[p];
+        const uint32_t n = vq_kv_page_below(page, t->coded_end);
+        const uint64_t live = page->live & vq_low_bits(n);
+        if (!live || vq_kv_page_end(page) <= t->first_row)
+            continue;
+        const uint32_t n_whole = vq_kv_whole_granules(n);
+        for (uint32_t i = 0; i < n_whole; i++)
+            pos[i] = l->first_pos + vq_kv_page_row(page, i < n ? i : n - 1);
+        const vq_rows rows = {.pos = pos, .live = live, .n = n_whole};
+        vq_side_score(&h->k, page->bytes, &rows, prepared, t->n_queries, s->scores);
+        set_page_live(job, t, page, n, live, s->live);
+        for (uint32_t i = 0; i < t->n_queries; i++)
+            for (uint64_t seen = s->live[i]; seen; seen &= seen - 1)
+                keep_best(s->best + (size_t)i * k, &s->n_best[i], k,
+                          s->scores[(size_t)i * VQ_PAGE_ROWS + (uint32_t)__builtin_ctzll(seen)]);
+    }
+    for (uint32_t i = 0; i < t->n_queries; i++)
+        if (s->n_best[i] == k)
+            least[i] = s->best[(size_t)i * k];
+}
+
+/* Of the rows that each query sees, those whose score is large enough. */
+static void drop_small(const tile *t, const float *scores, const float *least, uint64_t *live)
+{
+    for (uint32_t i = 0; i < t->n_queries; i++)
+        for (uint64_t seen = live[i]; seen; seen &= seen - 1)
+            if (scores[(size_t)i * VQ_PAGE_ROWS + (uint32_t)__builtin_ctzll(seen)] < least[i])
+                live[i] &= ~(seen & -seen);
+}
+
 /* Pages go through the softmax in blocks of VQ_SOFTMAX_BLOCKS by page index: scores of all, then weights, then sums.
  * Keys and values stay near, and what one step waits for is hidden by the others. */
 static void run_pages(const attend_job *job, const tile *t, uint32_t head, const segment *seg, const void *prepared,
-                      vq_kv_scratch *s)
+                      const float *least, vq_kv_scratch *s)
 {
     const vq_kv_layer *l = job->l;
     const vq_kv_head *h = &l->heads[head];
@@ -241,6 +309,8 @@ static void run_pages(const attend_job *job, const tile *t, uint32_t head, const
                 (vq_rows){.pos = pos[n_blocks], .live = live, .n = n_whole, .next = next ? next->bytes : NULL};
             vq_side_score(&h->k, page->bytes, &rows[n_blocks], prepared, t->n_queries, s->scores + n_blocks * n_scores);
             set_page_live(job, t, page, n, live, s->live + (size_t)n_blocks * t->n_queries);
+            if (job->kv->retrieve_most > 0)
+                drop_small(t, s->scores + n_blocks * n_scores, least, s->live + (size_t)n_blocks * t->n_queries);
             pages[n_blocks++] = page;
         }
         if (n_blocks == 0)
@@ -257,7 +327,7 @@ static void run_pages(const attend_job *job, const tile *t, uint32_t head, const
 
 /* A segment's own softmax, into the scratch's part. */
 static void run_segment(const attend_job *job, const tile *t, uint32_t head, const segment *seg, const float *q,
-                        const void *prepared, vq_kv_scratch *s)
+                        const void *prepared, const float *least, vq_kv_scratch *s)
 {
     const size_t acc_len = seg->kind == PAGES ? vq_side_acc_len(&job->l->heads[head].v) : job->kv->d_v;
     memset(s->part, 0, t->n_queries * acc_len * sizeof(float));
@@ -266,7 +336,7 @@ static void run_segment(const attend_job *job, const tile *t, uint32_t head, con
         s->part_sum[i] = 0;
     }
     if (seg->kind == PAGES)
-        run_pages(job, t, head, seg, prepared, s);
+        run_pages(job, t, head, seg, prepared, least, s);
     else
         run_exact(job, t, head, seg, q, s);
 }
@@ -348,7 +418,8 @@ static void gather(const attend_job *job, const tile *t, uint32_t head, float *q
         turn_back(job, t, q, q_sinks);
     if (t->coded_end > job->l->sinks)
         for (uint32_t i = 0; i < t->n_queries; i++)
-            vq_side_prepare(side, prepared + i * query_bytes, q + (size_t)i * kv->d_k);
+            vq_side_prepare_at(side, prepared + i * query_bytes, q + (size_t)i * kv->d_k,
+                               job->l->first_pos + job->first_row + t->first + i / kv->group);
 }
 
 static float *out_of(const attend_job *job, const tile *t, uint32_t head, uint32_t query)
@@ -375,10 +446,12 @@ static void attend_tile(void *arg, uint32_t index, uint32_t thread)
         s->max[i] = -INFINITY;
         s->sum[i] = 0;
     }
+    if (kv->retrieve_most > 0)
+        find_least(job, &t, head, s->prepared, s, s->least);
     segment seg;
     bool any_coded = false;
     for (uint32_t k = 0; get_segment(job, &t, k, &seg); k++) {
-        run_segment(job, &t, head, &seg, seg.kind == SINKS && job->rope ? s->q_sinks : s->q, s->prepared, s);
+        run_segment(job, &t, head, &seg, seg.kind == SINKS && job->rope ? s->q_sinks : s->q, s->prepared, s->least, s);
         any_coded |= seg.kind == PAGES;
         const size_t n = seg.kind == PAGES ? acc_len : kv->d_v;
         for (uint32_t i = 0; i < t.n_queries; i++) {
@@ -414,7 +487,8 @@ static void attend_segment(void *arg, uint32_t index, uint32_t thread)
     get_segment(job, &t, k, &seg);
     const float *q = seg.kind == SINKS && job->rope ? kv->token_q_sinks : kv->token_q;
     run_segment(job, &t, head, &seg, q + (size_t)head * t.n_queries * kv->d_k,
-                kv->token_prepared + head * t.n_queries * vq_side_query_bytes(keys), s);
+                kv->token_prepared + head * t.n_queries * vq_side_query_bytes(keys),
+                kv->token_least + (size_t)head * t.n_queries, s);
     const size_t n = seg.kind == PAGES ? vq_side_acc_len(&job->l->heads[head].v) : kv->d_v;
     const size_t at = part_at(job, &t, head, k);
     for (uint32_t i = 0; i < t.n_queries; i++) {
@@ -422,6 +496,16 @@ static void attend_segment(void *arg, uint32_t index, uint32_t thread)
         kv->part_sum[at + i] = s->part_sum[i];
         memcpy(kv->part_acc + (at + i) * kv->acc_most, s->part + i * n, n * sizeof(float));
     }
+}
+
+/* Task: what a head's queries retrieve. */
+static void find_token_least(void *arg, uint32_t head, uint32_t thread)
+{
+    const attend_job *job = arg;
+    const vq_kv *kv = job->kv;
+    const tile t = make_tile(job, 0);
+    find_least(job, &t, head, kv->token_prepared + head * t.n_queries * vq_side_query_bytes(&job->l->heads[head].k),
+               &kv->scratch[thread], kv->token_least + (size_t)head * t.n_queries);
 }
 
 static void merge_head(const attend_job *job, const tile *t, uint32_t head)
@@ -494,6 +578,8 @@ static vq_status attend(vq_kv *kv, uint32_t layer, const float *q, uint32_t n, f
             gather(&job, &t, h, kv->token_q + (size_t)h * t.n_queries * kv->d_k,
                    kv->token_q_sinks + (size_t)h * t.n_queries * kv->d_k,
                    kv->token_prepared + h * t.n_queries * vq_side_query_bytes(&l->heads[h].k));
+        if (kv->retrieve_most > 0)
+            vq_pool_run(pool, kv->n_kv_heads, find_token_least, &job);
         vq_pool_run(pool, kv->n_kv_heads * job.n_segments, attend_segment, &job);
         for (uint32_t h = 0; h < kv->n_kv_heads; h++)
             merge_head(&job, &t, h);

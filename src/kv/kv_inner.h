@@ -71,6 +71,9 @@ typedef struct vq_kv_scratch {
     float *coded, *plain, *part; /* [queries][acc_most]: sums over pages, over exact rows, of a segment */
     float *max, *sum, *part_max, *part_sum, *rescale; /* [queries] */
     uint64_t *live;                                   /* [VQ_SOFTMAX_BLOCKS][queries] */
+    uint32_t *n_best;                                 /* [queries] */
+    float *best,
+        *least; /* [queries][retrieve_most] heaps of the largest scores; [queries] scores below it don't count */
 } vq_kv_scratch;
 
 typedef struct vq_kv_family vq_kv_family; /* kv_fork.c */
@@ -105,6 +108,7 @@ struct vq_kv {
 
     uint32_t tile_tokens, tile_most; /* most tokens in a tile, and queries (tokens x group) */
     size_t query_most, acc_most;     /* bytes of a prepared query; floats of an accumulator */
+    uint32_t retrieve_most;          /* coded rows that a codec lets into a softmax; 0: all */
     vq_kv_scratch *scratch;          /* [n_threads] */
     uint32_t *tiles;                 /* [n_batch + 1]: first query of each tile */
     /* Partial results of segments that several threads share: [part_room]. */
@@ -112,6 +116,7 @@ struct vq_kv {
     float *part_acc, *part_max, *part_sum;
     float *token_q, *token_q_sinks; /* [n_heads][d_k], scaled queries of a token that threads share */
     unsigned char *token_prepared;  /* [n_heads][query_most] */
+    float *token_least;             /* [n_heads] */
 };
 
 /* Rows [0, coded_end(n)) but the sinks are codes for a query after whose append the layer holds n rows. */

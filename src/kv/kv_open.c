@@ -173,6 +173,12 @@ static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, doubl
     if (own_bits)
         *own_bits = bits;
     *side = (vq_side){.codec = m->codec, .kernels = &kv->kernels, .d = keys ? kv->d_k : kv->d_v};
+    const vq_kv_rope *rope = kv->ropes && kv->ropes[layer].freq ? &kv->ropes[layer] : NULL;
+    if (keys && m->codec->before_rope)
+        side->rope = rope;
+    if (keys && m->inner && m->inner->before_rope)
+        return vq_fail(err, VQ_ERR_UNSUPPORTED, "%s: %s takes whole keys as they were before RoPE, not parts of them",
+                       m->codec->name, m->inner->name);
     const vq_calibration *calibration;
     const bool needed = m->codec->calibrated || (m->inner && m->inner->calibrated);
     const bool used = m->codec->calibratable && (kv->calibration || m->calibration[0]);
@@ -185,7 +191,7 @@ static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, doubl
                               .keys = keys,
                               .seed = kv->seed,
                               .options = own.values,
-                              .rope = kv->ropes && kv->ropes[layer].freq ? &kv->ropes[layer] : NULL,
+                              .rope = rope,
                               .calibration = calibration,
                               .inner = m->inner,
                               .inner_options = own.inner_values,
@@ -217,6 +223,8 @@ static vq_status shape_head(vq_kv *kv, vq_kv_layer *l, vq_kv_head *h, vq_error *
 
     const size_t query = vq_side_query_bytes(&h->k), acc = vq_side_acc_len(&h->v);
     kv->query_most = query > kv->query_most ? query : kv->query_most;
+    const uint32_t retrieves = vq_side_retrieves(&h->k);
+    kv->retrieve_most = retrieves > kv->retrieve_most ? retrieves : kv->retrieve_most;
     kv->acc_most = acc > kv->acc_most ? acc : kv->acc_most;
     return VQ_OK;
 }
@@ -263,6 +271,9 @@ static void lay_out_scratch(vq_arena *arena, const vq_kv *kv, vq_kv_scratch *s)
     s->part_sum = vq_arena_take(arena, nq, sizeof(float));
     s->rescale = vq_arena_take(arena, nq, sizeof(float));
     s->live = vq_arena_take(arena, VQ_SOFTMAX_BLOCKS * nq, sizeof(uint64_t));
+    s->best = vq_arena_take(arena, nq * kv->retrieve_most, sizeof(float));
+    s->least = vq_arena_take(arena, nq, sizeof(float));
+    s->n_best = vq_arena_take(arena, nq, sizeof *s->n_best);
 }
 
 /* First mapping: the structs.  Sizes are known from the parameters. */
@@ -309,6 +320,7 @@ static void lay_out_rows(vq_arena *arena, vq_kv *kv)
     kv->token_q = vq_arena_take(arena, (size_t)kv->n_heads * kv->d_k, sizeof(float));
     kv->token_q_sinks = vq_arena_take(arena, (size_t)kv->n_heads * kv->d_k, sizeof(float));
     kv->token_prepared = vq_arena_take(arena, kv->n_heads, kv->query_most);
+    kv->token_least = vq_arena_take(arena, kv->n_heads, sizeof(float));
     kv->part_acc = vq_arena_take(arena, product(arena, kv->part_room, kv->acc_most), sizeof(float));
     kv->part_max = vq_arena_take(arena, kv->part_room, sizeof(float));
     kv->part_sum = vq_arena_take(arena, kv->part_room, sizeof(float));

@@ -77,14 +77,16 @@ static void build_side(const merging *m, const vq_side *side, unsigned char *to,
     const uint32_t granule = vq_side_granule(side), d = side->d;
     const uint32_t n = (m->n_refs + granule - 1) / granule * granule;
     float *x = m->kv->scratch[0].rows;
+    uint32_t pos[VQ_PAGE_ROWS];
     for (uint32_t i = 0; i < n; i++) {
+        pos[i] = m->l->first_pos + m->refs[i < m->n_refs ? i : m->n_refs - 1].row;
         if (i < m->n_refs)
-            side->codec->decode(side->state, m->refs[i].bytes + at, m->refs[i].index, 1, x + (size_t)i * d);
+            vq_side_decode(side, m->refs[i].bytes + at, m->refs[i].index, 1, x + (size_t)i * d, &pos[i]);
         else
             memcpy(x + (size_t)i * d, x + (size_t)(m->n_refs - 1) * d, d * sizeof *x);
     }
     for (uint32_t i = 0; i < n; i += granule)
-        side->codec->encode(side->state, to, i, granule, x + (size_t)i * d);
+        vq_side_encode(side, to, i, granule, x + (size_t)i * d, pos + i);
 }
 
 /* The rows gathered so far become a page; those whose rows are all in it go. */

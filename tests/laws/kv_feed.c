@@ -48,6 +48,22 @@ void feed_free(feed *f)
 
 size_t feed_out_bytes(const feed *f) { return (size_t)f->n_layers * f->n * f->n_heads * f->d_v * sizeof(float); }
 
+/* Positions turn all channels, pairs of either kind by layer. */
+static const vq_kv_rope *ropes_of(const vq_kv_params *p)
+{
+    enum { MOST_LAYERS = 64 };
+    static double freq[257][256]; /* by the number of pairs */
+    static vq_kv_rope ropes[257][MOST_LAYERS];
+    const uint32_t n = p->d_k / 2;
+    if (n == 0 || p->n_layers > MOST_LAYERS)
+        return NULL;
+    for (uint32_t i = 0; i < n; i++)
+        freq[n][i] = pow(10000, -(double)i / n);
+    for (uint32_t l = 0; l < MOST_LAYERS; l++)
+        ropes[n][l] = (vq_kv_rope){.freq = freq[n], .n_rot = 2 * n, .halves = l % 2};
+    return ropes[n];
+}
+
 vq_kv *feed_open(const feed *f, vq_kv_params p)
 {
     p.n_layers = f->n_layers;
@@ -58,6 +74,7 @@ vq_kv *feed_open(const feed *f, vq_kv_params p)
     p.n_ctx = p.n_ctx ? p.n_ctx : f->n;
     p.n_batch = p.n_batch ? p.n_batch : f->n;
     p.calibration = toy_calibration_of(&p); /* for the codecs that need one */
+    p.ropes = p.ropes ? p.ropes : ropes_of(&p);
     vq_kv *kv;
     vq_error err;
     if (vq_kv_open(&kv, &p, &err) != VQ_OK)

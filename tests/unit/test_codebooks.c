@@ -14,9 +14,12 @@
 
 #include "base/cpu.h"
 #include "base/rng.h"
+#include "quant/factor.h"
 #include "quant/kmeans.h"
 #include "quant/product.h"
 #include "support/codec.h"
+
+extern const vq_codec vq_codec_a2ats;
 
 static vq_kernels kernels;
 
@@ -106,7 +109,7 @@ static void few_rows_are_kept(void **state)
 static void answers_are_those_of_decoded_rows(void **state)
 {
     (void)state;
-    static const char *names[] = {"vecinfer"};
+    static const char *names[] = {"vecinfer", "commvq", "a2ats"};
     static const uint32_t sizes[] = {8, 64, 72, 256};
     for (size_t c = 0; c < sizeof names / sizeof *names; c++)
         for (uint32_t bits = 1; bits <= 2; bits++)
@@ -218,12 +221,137 @@ static void memory_is_flat_in_tokens(void **state)
     assert_true(many < few + 1000000);
 }
 
+/* Keys beyond the window of A2ATS are seen from its offset, nearer ones from where they stand: against the definition
+ * in double, on decoded rows. */
+static void far_keys_are_seen_from_one_distance(void **state)
+{
+    (void)state;
+    enum { HEAD = 32, WINDOW = 40, AT = 1000 };
+    double freq[HEAD / 2];
+    for (uint32_t i = 0; i < HEAD / 2; i++)
+        freq[i] = pow(10000, -2.0 * i / HEAD);
+    const vq_kv_rope rope = {.freq = freq, .n_rot = HEAD, .halves = true};
+    const vq_calibration_info info = {.n_layers = 1,
+                                      .n_heads = 1,
+                                      .n_kv_heads = 1,
+                                      .d_k = HEAD,
+                                      .d_v = HEAD,
+                                      .codebooks = VQ_CODEBOOKS_FACTOR | VQ_CODEBOOKS_VALUES};
+    vq_calibration *c = toy_calibration(&info, 5);
+    const vq_codec *codec = &vq_codec_a2ats;
+    const double options[] = {2, WINDOW, 0};
+    const vq_codec_env env = {
+        .d = HEAD, .keys = true, .options = options, .calibration = c, .rope = &rope, .kernels = &kernels};
+    vq_codec_state *s;
+    assert_int_equal(codec->create(&s, &env, NULL), VQ_OK);
+    const vq_side side = {.codec = codec, .state = s, .kernels = &kernels, .d = HEAD, .rope = &rope};
+    float x[64 * HEAD], q[HEAD], turned[HEAD], out[64];
+    uint32_t pos[64], seen[2] = {0};
+    uint8_t page[64 * HEAD / 4];
+    normal_rows(x, 64 * HEAD, 1);
+    normal_rows(q, HEAD, 2);
+    codec->encode(s, page, 0, 64, x);
+    codec->decode(s, page, 0, 64, x);
+    for (uint32_t i = 0; i < 64; i++)
+        pos[i] = AT - 70 + i; /* 64 rows, of which the newer half is near */
+    memcpy(turned, q, sizeof q);
+    vq_turn_by(&rope, &kernels, AT, HEAD, turned);
+    void *query = aligned_alloc(64, vq_side_query_bytes(&side));
+    vq_side_prepare_at(&side, query, turned, AT);
+    vq_side_score(&side, page, &(vq_rows){.pos = pos, .live = ~0ULL, .n = 64}, query, 1, out);
+    for (uint32_t r = 0; r < 64; r++) {
+        const uint32_t apart = AT - pos[r];
+        const double angle = apart < WINDOW ? apart : VQ_A2ATS_OFFSET;
+        double want = 0;
+        for (uint32_t i = 0; i < HEAD / 2; i++) {
+            const double co = cos(angle * freq[i]), si = sin(angle * freq[i]);
+            const double a = (double)q[i], b = (double)q[i + HEAD / 2];
+            want +=
+                (co * a - si * b) * (double)x[r * HEAD + i] + (si * a + co * b) * (double)x[r * HEAD + HEAD / 2 + i];
+        }
+        seen[apart < WINDOW]++;
+        if (!(fabs((double)out[r] - want) < 1e-3))
+            fail_msg("row %u, %u positions away: %g, want %g", r, apart, (double)out[r], want);
+    }
+    assert_true(seen[0] > 20 && seen[1] > 20);
+    free(query);
+    codec->destroy(s);
+    vq_calibration_close(c);
+}
+
+/* With top=k exactly k coded rows get weight, those with the largest scores: values that name their row show which. */
+static void the_best_rows_are_retrieved(void **state)
+{
+    (void)state;
+    enum { ROWS = 256, HEAD = 64, TOP = 20 };
+    vq_kv_params p = {.n_layers = 1,
+                      .n_heads = 2,
+                      .n_kv_heads = 1,
+                      .d_k = HEAD,
+                      .d_v = ROWS,
+                      .n_ctx = ROWS + 64,
+                      .n_batch = ROWS,
+                      .keys = "a2ats:top=20",
+                      .values = "f32",
+                      .sinks = 0,
+                      .residual = 0};
+    const vq_calibration_info info = {.n_layers = 1,
+                                      .n_heads = 2,
+                                      .n_kv_heads = 1,
+                                      .d_k = HEAD,
+                                      .d_v = ROWS,
+                                      .codebooks = VQ_CODEBOOKS_FACTOR | VQ_CODEBOOKS_VALUES};
+    vq_calibration *c = toy_calibration(&info, 1);
+    p.calibration = c;
+    vq_pool *pool;
+    assert_int_equal(vq_pool_open(&pool, 2, NULL), VQ_OK);
+    static float k[ROWS * HEAD], v[ROWS * ROWS], q[ROWS * 2 * HEAD], out[2][2 * ROWS], held[ROWS * HEAD];
+    normal_rows(k, ROWS * HEAD, 4);
+    normal_rows(q, ROWS * 2 * HEAD, 5);
+    for (uint32_t i = 0; i < ROWS; i++)
+        v[i * ROWS + i] = 1;
+    for (int threads = 0; threads < 2; threads++) {
+        vq_kv *kv;
+        vq_error err;
+        p.pool = threads ? pool : NULL;
+        if (vq_kv_open(&kv, &p, &err) != VQ_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(vq_kv_append(kv, 0, 0, k, v, ROWS, NULL), VQ_OK);
+        assert_int_equal(vq_kv_attend(kv, 0, q + (ROWS - 1) * 2 * HEAD, 1, out[threads], NULL), VQ_OK);
+        assert_int_equal(vq_kv_read(kv, 0, 0, held, NULL, NULL), ROWS);
+        vq_kv_close(kv);
+    }
+    assert_memory_equal(out[0], out[1], sizeof out[0]);
+    for (uint32_t h = 0; h < 2; h++) {
+        float least = INFINITY, most = -INFINITY;
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < ROWS; i++) {
+            float score = 0;
+            for (uint32_t j = 0; j < HEAD; j++)
+                score += q[((ROWS - 1) * 2 + h) * HEAD + j] * held[i * HEAD + j];
+            const bool in = out[0][h * ROWS + i] > 0;
+            n += in;
+            least = in && score < least ? score : least;
+            most = !in && score > most ? score : most;
+        }
+        if (n != TOP || !(least > most - 1e-3F))
+            fail_msg("head %u: %u rows have weight; the least of them scores %g, the best of the others %g", h, n,
+                     (double)least, (double)most);
+    }
+    vq_pool_close(pool);
+    vq_calibration_close(c);
+}
+
 int main(void)
 {
     vq_kernels_init(&kernels, vq_cpu_detect());
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blobs_are_found),          cmocka_unit_test(normal_rows_reach_the_rate),
-        cmocka_unit_test(few_rows_are_kept),        cmocka_unit_test(answers_are_those_of_decoded_rows),
+        cmocka_unit_test(blobs_are_found),
+        cmocka_unit_test(normal_rows_reach_the_rate),
+        cmocka_unit_test(few_rows_are_kept),
+        cmocka_unit_test(answers_are_those_of_decoded_rows),
+        cmocka_unit_test(far_keys_are_seen_from_one_distance),
+        cmocka_unit_test(the_best_rows_are_retrieved),
         cmocka_unit_test(memory_is_flat_in_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
