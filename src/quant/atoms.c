@@ -13,7 +13,7 @@ enum {
     A_BYTE = VQ_ATOMS_A_BYTE,
     CODES = 256,
     MOST = A_BYTE * VQ_ATOM_MOST_BITS,
-    TURNS = 2,  /* how often both bytes of a sub-vector are chosen again */
+    TURNS = 2, /* how often both bytes of a sub-vector are chosen again */
     ROUNDS = 8 /* of training */
 };
 
