@@ -6,9 +6,8 @@
  * the rest: 2-bit keys have the error of 3-bit ones.  Values have little of a mean (18 %).  Norms take 8 bits under one
  * scale a granule, which pays for the mean where heads are small.
  *
- * Page: codes of two granules; 64 norms, one byte each; for each granule its norms' scale in f16 and, for keys, the
- * mean's norm in f16 and the mean's codes, dimension j in the low and j + (padded d)/2 in the high nibble of byte j.
- * A mean of 64 rows stands in the first granule.
+ * Page: codes of two granules; 64 norms, one byte each; for each granule its norms' scale and, for keys, the mean
+ * (kv/codec_near.h).  A mean of 64 rows stands in the first granule.
  *
  * With `channels`, what the rows of a granule differ by is first divided, channel by channel, by the root of its
  * deviation (2^(-k/4) of the largest, k in 4 bits, nibbles after the mean's), and the query is multiplied by the same.
@@ -19,9 +18,10 @@
 
 #include "base/half.h"
 #include "base/rng.h"
+#include "kv/codec_near.h"
 #include "kv/codec_rows.h"
 
-enum { OPTION_BITS, OPTION_VALUES, OPTION_MEAN, OPTION_CHANNELS, N_OPTIONS, MEAN_BITS = 4 };
+enum { OPTION_BITS, OPTION_VALUES, OPTION_MEAN, OPTION_CHANNELS, N_OPTIONS, QUERIES_AT_ONCE = 4 };
 
 static const vq_kv_option_info options[N_OPTIONS] = {
     [OPTION_BITS] = {.name = "bits", .help = "bits of a coordinate", .value = 3, .min = 1, .max = 8},
@@ -37,14 +37,6 @@ static const vq_kv_option_info options[N_OPTIONS] = {
                          .value = 0,
                          .min = 0,
                          .max = 1},
-};
-
-enum { MOST_HALVINGS = 15, QUERIES_AT_ONCE = 4 };
-
-/* 2^(-k/4) */
-static const float channel_scale[MOST_HALVINGS + 1] = {
-    1,     0.84089642F, 0.70710678F, 0.59460356F, 0.5F,   0.42044821F, 0.35355339F,  0.29730178F,
-    0.25F, 0.21022410F, 0.17677670F, 0.14865089F, 0.125F, 0.10511205F, 0.088388348F, 0.074325445F,
 };
 
 struct velox_state {
@@ -94,7 +86,7 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
      * while it averages the rest away.  Of 1-bit values the rest is too much. */
     s->code = vq_rowcode_make(&vq_levels_gaussian[bits - 1], &s->rotation, k, env->d, env->keys,
                               env->keys || bits > 1 ? VQ_FIT_UNBIASED : VQ_FIT_LEAST_SQUARES);
-    s->mean = vq_rowcode_make(&vq_levels_gaussian[MEAN_BITS - 1], NULL, k, env->d, env->keys, VQ_FIT_LEAST_SQUARES);
+    s->mean = vq_near_code(k, env->d, env->keys);
     s->mean_rows = env->keys ? mean_rows : 0;
     s->scales_channels = env->keys && scales_channels;
     *out = (vq_codec_state *)s;
@@ -124,7 +116,7 @@ static bool has_mean(const struct velox_state *c, uint32_t granule)
 /* Of what a granule has besides codes and norms. */
 static size_t extra_bytes(const struct velox_state *c, uint32_t granule)
 {
-    return sizeof(uint16_t) + (has_mean(c, granule) ? sizeof(uint16_t) + padded(c) / 2 : 0) +
+    return sizeof(uint16_t) + (has_mean(c, granule) ? vq_near_mean_bytes((uint32_t)padded(c)) : 0) +
            (c->scales_channels ? padded(c) / 2 : 0);
 }
 
@@ -150,82 +142,17 @@ static size_t extra_at(const struct velox_state *c, uint32_t granule)
 /* Where a granule's scales of channels begin, in its extra bytes. */
 static size_t channels_at(const struct velox_state *c) { return 2 * sizeof(uint16_t) + padded(c) / 2; }
 
-/* scales [d] */
-static void open_channels(const struct velox_state *c, const uint8_t *from, float *scales)
-{
-    for (uint32_t j = 0; j < c->code.d; j++) {
-        const size_t half = padded(c) / 2;
-        scales[j] = channel_scale[j < half ? from[j] & 15 : from[j - half] >> 4];
-    }
-}
-
-/* Divides the channels of x [32][d] by their scales, which go to `to`. */
-static void encode_channels(const struct velox_state *c, uint8_t *to, float *x)
-{
-    const uint32_t d = c->code.d;
-    const size_t half = padded(c) / 2;
-    float mean[VQ_MAX_HEAD_DIM] = {0}, squares[VQ_MAX_HEAD_DIM] = {0}, most = 0;
-    for (uint32_t i = 0; i < VQ_GRANULE; i++)
-        for (uint32_t j = 0; j < d; j++)
-            mean[j] += x[(size_t)i * d + j];
-    for (uint32_t i = 0; i < VQ_GRANULE; i++)
-        for (uint32_t j = 0; j < d; j++) {
-            const float off = x[(size_t)i * d + j] - mean[j] * (1.0F / VQ_GRANULE);
-            squares[j] += off * off;
-        }
-    for (uint32_t j = 0; j < d; j++)
-        most = squares[j] > most ? squares[j] : most;
-    memset(to, 0, half);
-    for (uint32_t j = 0; j < d; j++) {
-        uint32_t k = 0; /* how often the largest is halved until it is nearest, in octaves */
-        for (float limit = most * 0.70710678F; k < MOST_HALVINGS && squares[j] < limit; limit *= 0.5F)
-            k++;
-        to[j < half ? j : j - half] |= (uint8_t)(j < half ? k : k << 4);
-        const float inv = 1 / channel_scale[k];
-        for (uint32_t i = 0; i < VQ_GRANULE; i++)
-            x[(size_t)i * d + j] *= inv;
-    }
-}
-
-/* Takes the mean of the rotated rows y [mean_rows][d] off them; its norm and codes go to `to`. */
-static void encode_mean(const struct velox_state *c, uint8_t *to, float *y)
-{
-    const uint32_t d = c->code.d;
-    uint8_t codes[VQ_MAX_HEAD_DIM];
-    float mean[VQ_MAX_HEAD_DIM] = {0};
-    for (uint32_t i = 0; i < c->mean_rows; i++)
-        for (uint32_t j = 0; j < d; j++)
-            mean[j] += y[(size_t)i * d + j];
-    for (uint32_t j = 0; j < d; j++)
-        mean[j] *= 1.0F / (float)c->mean_rows;
-    const uint16_t norm = vq_rowcode_encode_rotated(&c->mean, codes, mean);
-    memcpy(to, &norm, sizeof norm);
-    for (size_t j = 0; j < padded(c) / 2; j++)
-        to[sizeof norm + j] = (uint8_t)(codes[j] | codes[padded(c) / 2 + j] << 4);
-    for (uint32_t i = 0; i < c->mean_rows; i++)
-        vq_rowcode_subtract(&c->mean, codes, norm, y + (size_t)i * d);
-}
-
 /* Rows y [32][d], rotated and less their mean. */
 static void encode_rows(const struct velox_state *c, uint8_t *page, uint32_t granule, const float *y)
 {
     const uint32_t d = c->code.d;
-    float norms[VQ_GRANULE], most = 0;
+    float norms[VQ_GRANULE];
     uint8_t codes[VQ_GRANULE * VQ_MAX_HEAD_DIM];
-    uint8_t *bytes = page + norms_at(c) + (size_t)VQ_GRANULE * granule;
     for (uint32_t i = 0; i < VQ_GRANULE; i++) {
         norms[i] = vq_f32_from_f16(vq_rowcode_encode_rotated(&c->code, codes + i * padded(c), y + (size_t)i * d));
-        most = norms[i] > most ? norms[i] : most;
     }
     vq_rowcode_pack(&c->code, page + granule * vq_rowcode_granule_bytes(&c->code), codes);
-
-    const uint16_t half = vq_f16_from_f32_clamped(most / 255);
-    const float scale = vq_f32_from_f16(half), inv = scale > 0 ? 1 / scale : 0;
-    memcpy(page + extra_at(c, granule), &half, sizeof half);
-    for (uint32_t i = 0; i < VQ_GRANULE; i++) {
-        const float n = norms[i] * inv + 0.5F;
-        bytes[i] = (uint8_t)(n < 255 ? n : 255);
-    }
+    vq_near_pack_gains(page + norms_at(c) + (size_t)VQ_GRANULE * granule, page + extra_at(c, granule), norms);
 }
 
 static void encode(const vq_codec_state *s, void *page, uint32_t first, uint32_t n, const float *x)
@@ -239,11 +166,11 @@ static void encode(const vq_codec_state *s, void *page, uint32_t first, uint32_t
         for (uint32_t i = 0; i < step; i++)
             vq_rowcode_limit(&c->code, y + (size_t)i * d);
         if (c->scales_channels)
-            encode_channels(c, extra + channels_at(c), y);
+            vq_near_scale_channels(extra + channels_at(c), y, d);
         for (uint32_t i = 0; i < step; i++)
             vq_rotation_apply(&c->rotation, y + (size_t)i * d, scratch);
         if (c->mean_rows)
-            encode_mean(c, extra + sizeof(uint16_t), y);
+            vq_near_take_mean(&c->mean, extra + sizeof(uint16_t), y, c->mean_rows);
         for (uint32_t i = 0; i < step; i += VQ_GRANULE)
             encode_rows(c, page, (row + i) / VQ_GRANULE, y + (size_t)i * d);
     }
@@ -251,26 +178,17 @@ static void encode(const vq_codec_state *s, void *page, uint32_t first, uint32_t
 
 static uint32_t granules(uint32_t n_rows) { return (n_rows + VQ_GRANULE - 1) / VQ_GRANULE; }
 
-static float half_at(const uint8_t *p)
-{
-    uint16_t half;
-    memcpy(&half, p, sizeof half);
-    return vq_f32_from_f16(half);
-}
-
 /* norms [64] as floats, and the means [n_granules] of keys that have them */
 static void open_page(const struct velox_state *c, const uint8_t *page, uint32_t n_granules, float *norms,
                       vq_rowcode_mean *means)
 {
     memset(norms, 0, VQ_PAGE_ROWS * sizeof *norms);
     for (uint32_t g = 0; g < n_granules; g++) {
-        const uint8_t *extra = page + extra_at(c, g), *bytes = page + norms_at(c) + (size_t)VQ_GRANULE * g;
-        const float scale = half_at(extra);
-        c->code.k->scale_bytes(norms + (size_t)VQ_GRANULE * g, bytes, scale, VQ_GRANULE);
+        const uint8_t *extra = page + extra_at(c, g);
+        vq_near_open_gains(c->code.k, page + norms_at(c) + (size_t)VQ_GRANULE * g, extra,
+                           norms + (size_t)VQ_GRANULE * g);
         if (has_mean(c, g)) {
-            const vq_levels *levels = c->mean.levels;
-            means[g].scale = half_at(extra + sizeof(uint16_t)) * levels->step;
-            c->code.k->nibbles(means[g].u, extra + 2 * sizeof(uint16_t), levels->key[1], (uint32_t)(padded(c) / 2));
+            vq_near_open_mean(&c->mean, extra + sizeof(uint16_t), &means[g]);
         } else if (c->mean_rows) {
             means[g] = means[0];
         }
@@ -291,7 +209,8 @@ static void decode(const vq_codec_state *s, const void *page, uint32_t first, ui
             x[j] += (float)(2 * mean->u[j] - VQ_NARROW_TOP) * mean->scale;
         vq_rotation_invert(&c->rotation, x, scratch);
         if (c->scales_channels) {
-            open_channels(c, (const uint8_t *)page + extra_at(c, (first + i) / VQ_GRANULE) + channels_at(c), scratch);
+            vq_near_open_channels((const uint8_t *)page + extra_at(c, (first + i) / VQ_GRANULE) + channels_at(c),
+                                  scratch, c->code.d);
             for (uint32_t j = 0; j < c->code.d; j++)
                 x[j] *= scratch[j];
         }
@@ -327,7 +246,7 @@ static void score_scaled(const struct velox_state *c, const uint8_t *channels, c
     _Alignas(64) uint8_t prepared[QUERIES_AT_ONCE * (64 + 2 * VQ_MAX_HEAD_DIM)];
     float scales[VQ_MAX_HEAD_DIM], folded[VQ_MAX_HEAD_DIM], sums[QUERIES_AT_ONCE * VQ_PAGE_ROWS];
     const size_t each = vq_rowcode_query_bytes(&c->code);
-    open_channels(c, channels, scales);
+    vq_near_open_channels(channels, scales, c->code.d);
     for (uint32_t i = 0; i < n; i += QUERIES_AT_ONCE) {
         const uint32_t now = n - i < QUERIES_AT_ONCE ? n - i : QUERIES_AT_ONCE;
         for (uint32_t t = 0; t < now; t++) {
