@@ -33,7 +33,7 @@ def machine():
         model += " (family %s model %s stepping %s)" % (fields["cpu family"], fields.get("model"), fields.get("stepping"))
     tiers = [tier for tier, needs in (
         ("avx2", {"avx2", "fma", "f16c", "bmi2"}),
-        ("avx512", {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512vbmi"}),
+        ("avx512", {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512vbmi", "gfni"}),
     ) if needs <= flags]
     return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "memory_gib": round(kib / 2**20, 1), "tiers": tiers,
             "tier_ceiling": os.environ.get("VQ_CPU") or "none", "load_before": os.getloadavg()[0]}

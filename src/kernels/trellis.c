@@ -8,7 +8,7 @@
 #include "kernels/trellis_inner.h"
 
 /* Groups before and after the cut that are searched for the state at the cut. */
-enum { AROUND = 4, MOST_GROUPS = 64, BACK_BYTES = VQ_TRELLIS_STATES / 8 };
+enum { AROUND = 4, BACK_BYTES = VQ_TRELLIS_STATES / 8 };
 
 /* Units to the code's own mean error: its rounding is then far below what paths differ by, and TOP_COST is 30 times the
  * mean error. */
@@ -195,10 +195,10 @@ void vq_trellis_levels(const vq_trellis_kernels *k, float *level, const uint8_t 
 
 typedef struct search {
     uint32_t n; /* groups that have bits */
-    uint8_t bits[MOST_GROUPS];
-    uint16_t cost[MOST_GROUPS * 8 * VQ_TRELLIS_SETS];
-    uint8_t other[MOST_GROUPS * 8 * VQ_TRELLIS_SETS];
-    uint8_t back[MOST_GROUPS * 8 * BACK_BYTES];
+    uint8_t bits[VQ_TRELLIS_MAX_GROUPS];
+    uint16_t cost[VQ_TRELLIS_MAX_GROUPS * 8 * VQ_TRELLIS_SETS];
+    uint8_t other[VQ_TRELLIS_MAX_GROUPS * 8 * VQ_TRELLIS_SETS];
+    uint8_t back[VQ_TRELLIS_MAX_GROUPS * 8 * BACK_BYTES];
 } search;
 
 static uint32_t least_of(const uint16_t *metric)

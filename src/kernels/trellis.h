@@ -27,6 +27,7 @@ enum {
     VQ_TRELLIS_SETS = 16,
     VQ_TRELLIS_LEVELS = VQ_TRELLIS_SETS << (VQ_TRELLIS_MAX_BITS - 1), /* most */
     VQ_TRELLIS_TOP_COST = 4095,
+    VQ_TRELLIS_MAX_GROUPS = 128, /* of a row that is searched */
 };
 
 /* A code of b bits for N(0, 1).  Level 16 other + set is step * (2 value + 1), |2 value + 1| <= 127, as in
@@ -88,7 +89,8 @@ static inline uint32_t vq_trellis_row_bytes(const uint8_t *bits, uint32_t n_grou
     return n;
 }
 
-/* The path of least cost through x [8 n_groups], n_groups at most 64 -> codes, vq_trellis_row_bytes of them. */
+/* The path of least cost through x [8 n_groups], n_groups at most VQ_TRELLIS_MAX_GROUPS -> codes, vq_trellis_row_bytes
+ * of them. */
 void vq_trellis_search(const vq_trellis_kernels *k, uint8_t *codes, const float *x, const uint8_t *bits,
                        uint32_t n_groups);
 /* What the codes of a row stand for: level [8 n_groups], 0 where there are none. */

@@ -24,7 +24,7 @@ static void draw(float *x, uint32_t n, vq_rng *rng)
 
 static double squared_error(const float *x, const uint8_t *codes, const uint8_t *bits, uint32_t n_groups)
 {
-    float level[VQ_ROWCODE_MAX_D];
+    float level[8 * VQ_TRELLIS_MAX_GROUPS];
     double sum = 0;
     vq_trellis_levels(&kernels.trellis, level, codes, bits, n_groups);
     for (uint32_t j = 0; j < 8 * n_groups; j++)
@@ -35,8 +35,8 @@ static double squared_error(const float *x, const uint8_t *codes, const uint8_t 
 /* dB above the bound 4^-rate of n_rows rows; bits [d / 8] */
 static double above_bound(const uint8_t *bits, uint32_t d, uint32_t n_rows)
 {
-    float x[VQ_ROWCODE_MAX_D];
-    uint8_t codes[VQ_ROWCODE_MAX_D];
+    float x[8 * VQ_TRELLIS_MAX_GROUPS];
+    uint8_t codes[VQ_TRELLIS_MAX_BITS * VQ_TRELLIS_MAX_GROUPS];
     double sum = 0;
     vq_rng rng;
     vq_rng_seed(&rng, 5 + d);
@@ -55,10 +55,10 @@ static void codes_come_near_the_bound(void **state)
     (void)state;
     static const double most[VQ_TRELLIS_MAX_BITS] = {0.8, 1.2, 1.5, 1.5};
     for (uint32_t b = 1; b <= VQ_TRELLIS_MAX_BITS; b++) {
-        uint8_t bits[VQ_TRELLISCODE_MAX_GROUPS];
+        uint8_t bits[VQ_TRELLIS_MAX_GROUPS];
         memset(bits, (int)b, sizeof bits);
-        const double rows = above_bound(bits, 64, 512), long_rows = above_bound(bits, 512, 64);
-        printf("%u bits: %.2f dB at d=64, %.2f dB at d=512, table %.2f dB\n", b, rows, long_rows,
+        const double rows = above_bound(bits, 64, 512), long_rows = above_bound(bits, 1024, 32);
+        printf("%u bits: %.2f dB at d=64, %.2f dB at d=1024, table %.2f dB\n", b, rows, long_rows,
                10 * log10((double)vq_trellis_gaussian[b - 1].error) + 20 * log10(2) * b);
         assert_true(rows < most[b - 1] && long_rows < most[b - 1] - 0.1);
         assert_true(fabs(10 * log10((double)vq_trellis_gaussian[b - 1].error) + 20 * log10(2) * b - long_rows) < 0.15);
