@@ -546,6 +546,7 @@ static int prepare(struct job *j, const cli_page *page)
         return status;
     snprintf(j->calibration, sizeof j->calibration, "%s/calibration.vqc", j->args->dir);
     j->subject.calibration = j->calibration;
+    j->subject.is_large = j->info.n_params > 200000000;
     all_plan_make(&j->plan, &j->subject);
     if (j->plan.failed)
         return cli_fail("no memory for the plan, or more than %d steps", ALL_MOST_STEPS);

@@ -35,6 +35,7 @@ typedef struct all_subject {
     const char *calibration;      /* the file that a step makes */
     const char *calibration_text; /* which it is made of */
     cli_texts texts;              /* what is evaluated */
+    bool is_large;                /* beyond 200 million parameters: fewer tokens, so that it does not take hours */
 } all_subject;
 
 void all_plan_make(all_plan *p, const all_subject *s);

@@ -9,6 +9,7 @@
 struct args {
     eval_args shared;
     uint32_t n_prompt, n_new;
+    bool without_c;
 };
 
 #define AT(field) offsetof(struct args, field)
@@ -18,6 +19,7 @@ static const cli_option options[] = {
     {'f', "file", CLI_TEXTS, SHARED_AT(files), "FILE", "a text, UTF-8, that the prompt is cut from", 0, 0},
     {'p', "prompt", CLI_COUNT, AT(n_prompt), "N", "tokens of the prompt", 1, 1048576},
     {'n', "predict", CLI_COUNT, AT(n_new), "N", "tokens that are written after it", 1, 65536},
+    {0, "without-c", CLI_FLAG, AT(without_c), NULL, "leave out the plain C kernels, which are slow", 0, 0},
     {0, "json", CLI_TEXT, SHARED_AT(json), "FILE", "also write the results as JSON; '-': print them", 0, 0},
 };
 
@@ -94,7 +96,7 @@ static void list_ways(struct job *j)
     add_way(j, "passes of 1", 1, 1, NULL, true);
     if (getenv("VQ_CPU")) /* somebody chose a tier */
         return;
-    if (json_array_size(tiers) > 0)
+    if (json_array_size(tiers) > 0 && !j->args->without_c)
         add_way(j, "tier c", 2, n_batch, "c", false);
     /* the last one is what the first way runs on */
     json_array_foreach(tiers, i, tier) if (i + 1 < json_array_size(tiers) && j->n_ways < MOST_WAYS)

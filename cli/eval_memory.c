@@ -8,6 +8,7 @@
 struct args {
     eval_args shared;
     cli_counts lengths;
+    uint32_t within;
 };
 
 #define AT(field) offsetof(struct args, field)
@@ -15,6 +16,9 @@ struct args {
 
 static const cli_option options[] = {
     {'c', "lengths", CLI_COUNTS, AT(lengths), "LIST", "tokens in the cache", 1, 16777216},
+    {0, "within", CLI_COUNT, AT(within), "N",
+     "leave out lengths that a cache would take more than N seconds to fill, by what it took until then; 0: none", 0,
+     1000000},
     {0, "json", CLI_TEXT, SHARED_AT(json), "FILE", "also write the results as JSON; '-': print them", 0, 0},
 };
 
@@ -41,8 +45,9 @@ struct job {
     eval_config configs[EVAL_MOST_CONFIGS];
     size_t n_configs;
     cell cells[EVAL_MOST_CONFIGS][CLI_MOST_COUNTS];
-    cli_counts lengths; /* ascending */
-    uint64_t done, all; /* tokens */
+    size_t n_cells[EVAL_MOST_CONFIGS]; /* lengths that were filled */
+    cli_counts lengths;                /* ascending */
+    uint64_t done, all;                /* tokens */
     cli_progress progress;
 };
 
@@ -51,14 +56,23 @@ static int run_config(struct job *j, size_t i, const cli_page *page, const cli_m
     vq_session *s;
     vq_error err;
     int status = eval_session_open(&s, &j->engine, page, model, &j->configs[i]);
+    double seconds = 0;
     for (size_t k = 0; k < j->lengths.n && status == CLI_FINE; k++) {
         const uint32_t n = j->lengths.at[k], held = vq_session_n_tokens(s);
+        if (j->args->within > 0 && held > 0 && seconds / held * (n - held) > j->args->within) {
+            cli_say("note: %s: %u tokens and more left out, they would take more than %u s", j->configs[i].name, n,
+                    j->args->within);
+            break;
+        }
+        const double start = cli_seconds();
         if (vq_eval_fill_rows(s, n, 1, &err) != VQ_OK) {
             status = cli_fail("%s: %s", j->configs[i].name, err.text);
             break;
         }
         cli_cache_measure(s, &j->cells[i][k].cache);
         j->cells[i][k].resident = eval_resident_bytes(s);
+        j->n_cells[i] = k + 1;
+        seconds += cli_seconds() - start;
         j->done += n - held;
         cli_progress_step(&j->progress, j->done, j->all, j->configs[i].name);
         if (cli_interrupted())
@@ -102,7 +116,7 @@ static void print_text(const struct job *j)
     printf("%-*s %8s %12s %12s %12s %10s %12s\n", width, "cache", "tokens", "in use", "resident", "f16 rows",
            "bits/val", "packed rows");
     for (size_t i = 0; i < j->n_configs; i++)
-        for (size_t k = 0; k < j->lengths.n; k++) {
+        for (size_t k = 0; k < j->n_cells[i]; k++) {
             const cell *c = &j->cells[i][k];
             char used[16], resident[16], f16[16];
             printf("%-*s %8u %12s %12s %12s %10.3f", width, j->configs[i].name, j->lengths.at[k],
@@ -135,7 +149,7 @@ static int write_results(const struct job *j, const cli_model_args *model, int a
 {
     json_t *results = eval_results("bytes of caches over length", model, j->engine.model, argc, argv);
     for (size_t i = 0; results && i < j->n_configs; i++)
-        for (size_t k = 0; k < j->lengths.n; k++)
+        for (size_t k = 0; k < j->n_cells[i]; k++)
             eval_add_row(results, row_json(j, i, k, eval_model_name(model->model)));
     return cli_json_write(j->args->shared.json, results);
 }

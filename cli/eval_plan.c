@@ -6,17 +6,16 @@
 
 #include "eval_all.h"
 
-/* The sizes of everything, quick and full. */
+/* The sizes of everything. */
 typedef struct sizes {
-    const char *rounds, *decode;         /* of speed */
-    const char *depths, *filled;         /* read as prompts; filled with rows */
-    const char *window, *skip, *windows; /* of perplexity */
-    const char *lengths;                 /* of memory */
-    const char *context, *queries;       /* of distortion */
-    const char *prompts;                 /* of generation */
-    const char *evict_windows;           /* windows of 512 tokens, the second half decoded */
-    const char *needle_lengths, *needle_depths, *needle_trials;
-    const char *rank_contexts;
+    const char *rounds, *decode, *depths, *filled; /* of speed: depths that are read, and that are filled with rows */
+    const char *window, *skip, *windows;           /* of perplexity */
+    const char *lengths, *within;                  /* of memory: tokens, seconds */
+    const char *context, *queries;                 /* of distortion */
+    const char *prompts;                           /* of generation */
+    const char *needle_lengths, *needle_depths;
+    const char *new_tokens; /* of invariance */
+    const char *contexts;   /* of ranks */
     const char *processes;
     const char *calibration_tokens;
 } sizes;
@@ -30,51 +29,49 @@ static const sizes quick = {
     .skip = "128",
     .windows = "1",
     .lengths = "1024,4096,32768",
+    .within = "8",
     .context = "512",
     .queries = "32",
-    .prompts = "4",
-    .evict_windows = "1",
+    .prompts = "3",
     .needle_lengths = "512,1024",
-    .needle_depths = "0,50,100",
-    .needle_trials = "1",
-    .rank_contexts = "1",
+    .needle_depths = "0,50",
+    .new_tokens = "16",
+    .contexts = "1",
     .processes = "2",
     .calibration_tokens = "4096",
 };
 
 static const sizes full = {
-    .rounds = "9",
-    .decode = "32",
-    .depths = "128,1024,4096",
-    .filled = "16384",
+    .rounds = "7",
+    .decode = "16",
+    .depths = "128,2048",
+    .filled = "8192",
     .window = "1024",
     .skip = "256",
-    .windows = "3",
+    .windows = "2",
     .lengths = "1024,2048,4096,8192,16384,32768",
+    .within = "15",
     .context = "1024",
     .queries = "64",
-    .prompts = "10",
-    .evict_windows = "3",
+    .prompts = "5",
     .needle_lengths = "512,1024,2048",
-    .needle_depths = "0,25,50,75,100",
-    .needle_trials = "2",
-    .rank_contexts = "2",
+    .needle_depths = "0,50,100",
+    .new_tokens = "24",
+    .contexts = "2",
     .processes = "4",
     .calibration_tokens = "8192",
 };
 
 /* Where nobody names caches. */
-static const char *const quick_methods[] = {"f16",           "int8",        "velox:bits=4",          "velox:bits=3",
-                                            "velox:bits=2",  "kivi:bits=2", "turboquant-mse:bits=3", "optimal:bits=3",
-                                            "optimal:bits=2"};
+static const char *const quick_methods[] = {"f16",          "int8",        "velox:bits=4",   "velox:bits=3",
+                                            "velox:bits=2", "kivi:bits=2", "optimal:bits=3", "optimal:bits=2"};
 static const char *const full_methods[] = {
-    "f16",           "int8",        "velox:bits=4",          "velox:bits=3",          "velox:bits=2",
-    "kivi:bits=4",   "kivi:bits=2", "turboquant-mse:bits=4", "turboquant-mse:bits=3", "turboquant-mse:bits=2",
-    "rabitq:bits=3", "polarquant",  "optimal:bits=4",        "optimal:bits=3",        "optimal:bits=2",
+    "f16",           "int8",           "velox:bits=4",          "velox:bits=3",
+    "velox:bits=2",  "kivi:bits=2",    "turboquant-mse:bits=3", "turboquant-mse:bits=2",
+    "spectralquant", "optimal:bits=4", "optimal:bits=3",        "optimal:bits=2",
 };
 static const char *const quick_policies[] = {"streaming", "snapkv", "qfilters"};
-static const char *const full_policies[] = {"streaming",          "snapkv",   "tova", "h2o",
-                                            "expected-attention", "qfilters", "knorm"};
+static const char *const full_policies[] = {"streaming", "snapkv", "tova", "h2o", "expected-attention", "qfilters"};
 
 /* ---- steps ---- */
 
@@ -149,7 +146,7 @@ static void add_calibration(all_plan *p, const all_subject *s, const sizes *z)
 /* Methods run in turns in one process: side by side is what a figure of speed means. */
 static void add_speed(all_plan *p, const all_subject *s, const sizes *z, const cli_texts *kv)
 {
-    const double each = (double)kv->n * (s->args->full ? 11 : 2.6);
+    const double each = (double)kv->n * (s->args->full ? 5 : 3);
     all_step *read = add_eval(p, s, each, "speed", ""), *filled = add_eval(p, s, each / 2, "speed", "filled");
     add_words(p, read, "-p", z->depths, "-r", z->rounds, "-n", z->decode, NULL);
     add_words(p, filled, "-p", z->filled, "--fill", "-r", z->rounds, "-n", z->decode, NULL);
@@ -160,12 +157,13 @@ static void add_speed(all_plan *p, const all_subject *s, const sizes *z, const c
 static void add_cache(all_plan *p, const all_subject *s, const sizes *z, const char *kv)
 {
     const bool is_full = s->args->full;
-    all_step *step = add_eval(p, s, is_full ? 22 : 3.2, "perplexity", kv);
-    add_words(p, step, "--exact", "-c", z->window, "--skip", z->skip, "--windows", z->windows, "--kv", kv, NULL);
+    const char *windows = s->is_large ? "1" : z->windows;
+    all_step *step = add_eval(p, s, is_full ? 12 : 3, "perplexity", kv);
+    add_words(p, step, "--exact", "-c", z->window, "--skip", z->skip, "--windows", windows, "--kv", kv, NULL);
     add_each(p, step, "-f", &s->texts);
 
-    step = add_eval(p, s, is_full ? 4 : 2.5, "memory", kv);
-    add_words(p, step, "--lengths", z->lengths, "--kv", kv, NULL);
+    step = add_eval(p, s, is_full ? 4 : 3, "memory", kv);
+    add_words(p, step, "--lengths", z->lengths, "--within", z->within, "--kv", kv, NULL);
 
     step = add_eval(p, s, is_full ? 4 : 1, "distortion", kv);
     add_words(p, step, "-c", z->context, "--queries", z->queries, "--kv", kv, NULL);
@@ -174,7 +172,8 @@ static void add_cache(all_plan *p, const all_subject *s, const sizes *z, const c
 
 static void add_generation(all_plan *p, const all_subject *s, const sizes *z, const cli_texts *kv)
 {
-    const double seconds = s->args->full ? 12 : 5;
+    const double seconds = s->args->full ? 6 : 4;
+    const char *prompts = s->is_large ? "2" : z->prompts;
     char reference[4200];
     snprintf(reference, sizeof reference, "%s/generation-f16.json", s->args->dir);
     for (size_t i = 0; i <= kv->n; i++) {
@@ -182,22 +181,22 @@ static void add_generation(all_plan *p, const all_subject *s, const sizes *z, co
         if (i > 0 && strcmp(method, "f16") == 0)
             continue;
         all_step *step = add_eval(p, s, seconds, "generation", method);
-        add_words(p, step, "--prompts", z->prompts, "--kv", method, NULL);
+        add_words(p, step, "--prompts", prompts, "--kv", method, NULL);
         if (i > 0)
             add_words(p, step, "--texts-of", reference, NULL);
         add_each(p, step, "-f", &s->texts);
     }
 }
 
-static void add_policies(all_plan *p, const all_subject *s, const sizes *z)
+static void add_policies(all_plan *p, const all_subject *s)
 {
     static const char *const budgets[] = {"50%", "25%", "12.5%"};
     const char *const *policies = s->args->full ? full_policies : quick_policies;
     const size_t n = s->args->full ? sizeof full_policies / sizeof full_policies[0]
                                    : sizeof quick_policies / sizeof quick_policies[0];
     for (size_t i = 0; i < n; i++) {
-        all_step *step = add_eval(p, s, s->args->full ? 36 : 8, "perplexity", policies[i]);
-        add_words(p, step, "-c", "512", "--windows", z->evict_windows, "-f", s->texts.at[0], NULL);
+        all_step *step = add_eval(p, s, 7, "perplexity", policies[i]);
+        add_words(p, step, "-c", "512", "--windows", "1", "-f", s->texts.at[0], NULL);
         for (size_t b = 0; b < sizeof budgets / sizeof budgets[0]; b++) {
             char policy[96];
             snprintf(policy, sizeof policy, "%s:budget=%s,recent=32", policies[i], budgets[b]);
@@ -210,19 +209,20 @@ static void add_rest(all_plan *p, const all_subject *s, const sizes *z)
 {
     const bool is_full = s->args->full;
     const char *text = s->texts.at[0];
-    all_step *step = add_eval(p, s, is_full ? 60 : 12, "needle", "");
-    add_words(p, step, "-f", text, "--lengths", z->needle_lengths, "--depths", z->needle_depths, "--trials",
-              z->needle_trials, "--kv", "f16", "--kv", "velox:bits=2", "--evict", "none", "--evict",
-              "snapkv:budget=25%", NULL);
+    all_step *step = add_eval(p, s, is_full ? 50 : 12, "needle", "");
+    add_words(p, step, "-f", text, "--lengths", z->needle_lengths, "--depths", z->needle_depths, "--trials", "1",
+              "--kv", "f16", "--kv", "velox:bits=2", "--evict", "none", "--evict", "snapkv:budget=25%", NULL);
 
     step = add_step(p, is_full ? 8 : 4, "attention-rank", "");
     add_words(p, step, "eval", "attention-rank", "-m", s->args->model, "-f", text, "--calibration", s->calibration,
-              "--contexts", z->rank_contexts, NULL);
+              "--contexts", z->contexts, NULL);
     step = add_step(p, is_full ? 8 : 4, "anisotropy", "");
-    add_words(p, step, "eval", "anisotropy", "-m", s->args->model, "-f", text, "--contexts", z->rank_contexts, NULL);
+    add_words(p, step, "eval", "anisotropy", "-m", s->args->model, "-f", text, "--contexts", z->contexts, NULL);
 
-    step = add_eval(p, s, is_full ? 40 : 12, "invariance", "");
-    add_words(p, step, "-f", text, "--kv", "f16", "--kv", "velox:bits=3", "-n", is_full ? "128" : "48", NULL);
+    step = add_eval(p, s, is_full ? 30 : 6, "invariance", "");
+    add_words(p, step, "-f", text, "--kv", "f16", "--kv", "velox:bits=3", "-p", "48", "-n", z->new_tokens, NULL);
+    if (!is_full)
+        add_word(p, step, "--without-c");
 
     step = add_step(p, is_full ? 6 : 4, "sharing", "");
     add_words(p, step, "eval", "sharing", "-m", s->args->model, "--processes", z->processes, NULL);
@@ -243,7 +243,7 @@ void all_plan_make(all_plan *p, const all_subject *s)
     for (size_t i = 0; i < kv.n; i++)
         add_cache(p, s, z, kv.at[i]);
     add_generation(p, s, z, &kv);
-    add_policies(p, s, z);
+    add_policies(p, s);
     add_rest(p, s, z);
 }
 

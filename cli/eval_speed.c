@@ -457,7 +457,8 @@ static int write_results(const struct job *j, const cli_model_args *model, doubl
             json_array_append_new(loads, cli_json_load(&j->load[d]));
     }
     if (results)
-        json_object_set(results, "load", json_array_size(loads) == 1 ? json_array_get(loads, 0) : loads);
+        json_object_set(results, json_array_size(loads) == 1 ? "load" : "loads",
+                        json_array_size(loads) == 1 ? json_array_get(loads, 0) : loads);
     json_decref(loads);
     return cli_json_write(j->args->shared.json, results);
 }
