@@ -154,6 +154,12 @@ def lies(folder, text):
     case("in generation order the policy shows", one and rows and one[0]["ppl_ratio"] == [1, 1, 1] and
          rows[0]["kl"][0] > 0 and rows[0]["rows_per_head"] < 40, (one, rows, r.text, s.text))
 
+    other, calibration = os.path.join(TOYS, "gguf_ok", "base_valid.gguf"), os.path.join(folder, "other.vqc")
+    made = run("calibrate", "-m", HEADS, "--text", text, "--tokens", "2048", "-o", calibration)
+    r = run("eval", "perplexity", "-m", other, "-f", text, "-c", "64", "--windows", "1", "--calibration", calibration)
+    case("lie: a calibration of another model", made.returncode == 0 and r.returncode == 1 and calibration in r.text and
+         "model" in r.text, (made.text, r.text))
+
     if REAL:
         counting = write(os.path.join(folder, "counting.txt"), ", ".join(map(str, range(1, 1200))))
         r = run("eval", "perplexity", "-m", REAL, "-f", counting, "-c", "256", "--windows", "2")
