@@ -138,11 +138,15 @@ double vq_distortion_measure(vq_distortion *m, const vq_side *side)
     if (bytes.codes + bytes.scales > m->page_room)
         return INFINITY;
     for (uint32_t p = 0; p < N_PAGES; p++) {
-        const float *x = m->x + (size_t)p * VQ_PAGE_ROWS * d;
+        float *y = m->y + (size_t)p * VQ_PAGE_ROWS * d;
+        uint32_t pos[VQ_PAGE_ROWS];
+        for (uint32_t i = 0; i < VQ_PAGE_ROWS; i++)
+            pos[i] = p * VQ_PAGE_ROWS + i;
+        memcpy(y, m->x + (size_t)p * VQ_PAGE_ROWS * d, (size_t)VQ_PAGE_ROWS * d * sizeof *y);
         memset(m->page, 0, bytes.codes + bytes.scales);
         for (uint32_t row = 0; row < VQ_PAGE_ROWS; row += granule)
-            side->codec->encode(side->state, m->page, row, granule, x + (size_t)row * d);
-        side->codec->decode(side->state, m->page, 0, VQ_PAGE_ROWS, m->y + (size_t)p * VQ_PAGE_ROWS * d);
+            vq_side_encode(side, m->page, row, granule, y + (size_t)row * d, pos + row);
+        vq_side_decode(side, m->page, 0, VQ_PAGE_ROWS, y, pos);
     }
     memset(m->scratch, 0, d * sizeof *m->scratch);
     double own = 0, sum = 0;

@@ -14,6 +14,8 @@
 
 #include "engine/session.h"
 #include "formats/calibration.h"
+#include "model/model.h"
+#include "quant/factor.h"
 #include "support/calibration.h"
 #include "support/temporary.h"
 #include "support/toy_open.h"
@@ -30,7 +32,7 @@ static vq_model *open_model(toy_family family, uint64_t seed)
     return toy_open(&p);
 }
 
-static vq_calibration *calibrate(const vq_model *m, uint32_t n_threads)
+static vq_calibration *calibrate_with(const vq_model *m, uint32_t n_threads, uint32_t codebooks)
 {
     char path[TEMPORARY_PATH];
     vq_pool *pool = NULL;
@@ -39,13 +41,15 @@ static vq_calibration *calibrate(const vq_model *m, uint32_t n_threads)
     temporary_file(path, "calibration");
     if (n_threads > 1)
         assert_int_equal(vq_pool_open(&pool, n_threads, NULL), VQ_OK);
-    const vq_calibrate_params params = {.n_ctx = N_CTX, .pool = pool};
+    const vq_calibrate_params params = {.n_ctx = N_CTX, .pool = pool, .codebooks = codebooks};
     if (vq_calibrate(m, ids, N, &params, path, &err) != VQ_OK || vq_calibration_open(&c, path, &err) != VQ_OK)
         fail_msg("%s", err.text);
     unlink(path);
     vq_pool_close(pool);
     return c;
 }
+
+static vq_calibration *calibrate(const vq_model *m, uint32_t n_threads) { return calibrate_with(m, n_threads, 0); }
 
 /* What the second kv head and fourth query head of the last layer showed. */
 struct seen {
@@ -220,10 +224,53 @@ static void threads_change_nothing(void **state)
 {
     (void)state;
     vq_model *m = open_model(TOY_GEMMA3, 7);
-    vq_calibration *a = calibrate(m, 1), *b = calibrate(m, 3);
+    vq_calibration *a = calibrate_with(m, 1, VQ_CODEBOOKS_ALL), *b = calibrate_with(m, 3, VQ_CODEBOOKS_ALL);
     assert_true(vq_calibration_get_info(a)->hash == vq_calibration_get_info(b)->hash);
+    assert_int_equal(vq_calibration_get_info(a)->codebooks, VQ_CODEBOOKS_ALL);
     vq_calibration_close(a);
     vq_calibration_close(b);
+    vq_model_close(m);
+}
+
+/* The factor of the queries' moment, seen from A2ATS' offset: L L' = R H R' and a hundredth of its mean on the
+ * diagonal. */
+static void factors_are_those_of_far_queries(void **state)
+{
+    (void)state;
+    vq_model *m = open_model(TOY_QWEN3, 5);
+    vq_calibration *c = calibrate_with(m, 1, VQ_CODEBOOKS_FACTOR);
+    const vq_kv_rope *rope = &m->kv_ropes[1];
+    const float *l = vq_calibration_at(c, VQ_KEY_FACTOR, 1, 0);
+    double h[D][D] = {{0}}, trace_h = 0;
+    double r[D][D] = {{0}};
+    for (uint32_t i = 0; i < D; i++)
+        r[i][i] = 1;
+    for (uint32_t p = 0; p < rope->n_rot / 2; p++) {
+        const uint32_t a = rope->halves ? p : 2 * p, b = rope->halves ? p + rope->n_rot / 2 : 2 * p + 1;
+        const double angle = VQ_A2ATS_OFFSET * rope->freq[p];
+        r[a][a] = r[b][b] = cos(angle);
+        r[a][b] = -sin(angle);
+        r[b][a] = sin(angle);
+    }
+    for (uint32_t g = 0; g < 2; g++)
+        for (int i = 0; i < D; i++)
+            for (int j = 0; j < D; j++)
+                for (int k = 0; k < D; k++)
+                    for (int n = 0; n < D; n++)
+                        h[i][j] += r[i][k] * (double)vq_calibration_at(c, VQ_QUERY_BEFORE_MOMENT, 1, g)[k * D + n] *
+                                   r[j][n] / 2;
+    for (int i = 0; i < D; i++)
+        trace_h += h[i][i];
+    for (int i = 0; i < D; i++)
+        for (int j = 0; j < D; j++) {
+            double sum = 0;
+            for (int k = 0; k < D; k++)
+                sum += (double)l[i * D + k] * (double)l[j * D + k];
+            assert_true(j <= i || l[i * D + j] == 0);
+            if (!(fabs(sum - h[i][j] - (i == j ? 0.01 * trace_h / D : 0)) < 1e-4 * trace_h))
+                fail_msg("L L' [%d][%d] is %g, R H R' %g", i, j, sum, h[i][j]);
+        }
+    vq_calibration_close(c);
     vq_model_close(m);
 }
 
@@ -316,11 +363,9 @@ int main(void)
     for (int i = 0; i < N; i++)
         ids[i] = TOY_FIRST_BYTE + i * 37 % 211;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_are_right),
-        cmocka_unit_test(filters_are_the_first_singular_vectors),
-        cmocka_unit_test(threads_change_nothing),
-        cmocka_unit_test(another_model_is_refused),
-        cmocka_unit_test(cancelling_leaves_no_file),
+        cmocka_unit_test(sums_are_right),           cmocka_unit_test(filters_are_the_first_singular_vectors),
+        cmocka_unit_test(threads_change_nothing),   cmocka_unit_test(factors_are_those_of_far_queries),
+        cmocka_unit_test(another_model_is_refused), cmocka_unit_test(cancelling_leaves_no_file),
         cmocka_unit_test(damage_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -342,6 +342,35 @@ static void the_best_rows_are_retrieved(void **state)
     vq_calibration_close(c);
 }
 
+/* A calibration without codebooks, or none, is refused with the command that makes one. */
+static void what_is_missing_is_said(void **state)
+{
+    (void)state;
+    static const char *names[] = {"vecinfer", "commvq", "a2ats"};
+    const vq_calibration_info info = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_k = 8, .d_v = 8};
+    vq_calibration *c = toy_calibration(&info, 1);
+    for (int i = 0; i < 6; i++) {
+        const vq_kv_params p = {.n_layers = 1,
+                                .n_heads = 1,
+                                .n_kv_heads = 1,
+                                .d_k = 8,
+                                .d_v = 8,
+                                .n_ctx = 64,
+                                .n_batch = 64,
+                                .keys = names[i / 2],
+                                .calibration = i % 2 ? c : NULL};
+        vq_kv *kv;
+        vq_error err;
+        char command[32];
+        snprintf(command, sizeof command, "--codebooks %s", names[i / 2]);
+        assert_int_equal(vq_kv_open(&kv, &p, &err), VQ_ERR_ARG);
+        assert_null(kv);
+        if (!strstr(err.text, command) || !strstr(err.text, "veloxquant calibrate"))
+            fail_msg("%s", err.text);
+    }
+    vq_calibration_close(c);
+}
+
 int main(void)
 {
     vq_kernels_init(&kernels, vq_cpu_detect());
@@ -352,6 +381,7 @@ int main(void)
         cmocka_unit_test(answers_are_those_of_decoded_rows),
         cmocka_unit_test(far_keys_are_seen_from_one_distance),
         cmocka_unit_test(the_best_rows_are_retrieved),
+        cmocka_unit_test(what_is_missing_is_said),
         cmocka_unit_test(memory_is_flat_in_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
