@@ -2,7 +2,11 @@
  * 8 pairs on the circle (4 bits), levels 2, 3 and 4 those between the radii of the level below (2 bits each), which lie
  * in [0, pi/2] and crowd around pi/4.
  *
- * Page: for each row, 46 bits a block as one stream (quant/pack.h), rows 64; then radii in f16, d / 16 a row. */
+ * Page: for each row, 46 bits a block as one stream (quant/pack.h), rows 64; then radii in f16, d / 16 a row.
+ *
+ * Queries are rotated once and sums of values turned back once, so that a row that is read costs 15 lookups a block and
+ * no rotation: a page's rows go through a tile in L1, rotated as they are, to the f32 kernels. */
+#include <endian.h>
 #include <math.h>
 #include <string.h>
 
@@ -18,6 +22,7 @@ struct polar_state {
     vq_arena arena; /* holds this struct too */
     vq_rotation rotation;
     vq_rowcode limits; /* for vq_rowcode_limit */
+    const vq_attention_kernels *attention;
     uint32_t d, n_blocks;
     bool keys;
 };
@@ -53,6 +58,7 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
         .arena = arena,
         .rotation = rotation,
         .limits = vq_rowcode_make(&vq_levels_uniform[0], NULL, k, env->d, env->keys, VQ_FIT_LEAST_SQUARES),
+        .attention = &env->kernels->attention,
         .d = env->d,
         .n_blocks = env->d / BLOCK,
         .keys = env->keys,
@@ -196,6 +202,97 @@ static void decode(const vq_codec_state *s, const void *page, uint32_t first, ui
     }
 }
 
+/* ---- reading rows where they lie, in the rotated space ---- */
+
+enum { TILE_FLOATS = 8192 }; /* 32 KiB beside the page and the queries */
+
+static uint32_t tile_rows(const struct polar_state *c)
+{
+    return TILE_FLOATS / c->d < VQ_PAGE_ROWS ? TILE_FLOATS / c->d : VQ_PAGE_ROWS;
+}
+
+/* block_unit times the radius, from the 46 bits themselves. */
+static void block_values(float y[BLOCK], uint64_t bits, float radius)
+{
+    const float *top = vq_polar_quarter[2][bits >> 44 & 3];
+    const float *left = vq_polar_quarter[1][bits >> 40 & 3], *right = vq_polar_quarter[1][bits >> 42 & 3];
+    const float r[4] = {radius * top[0] * left[0], radius * top[0] * left[1], radius * top[1] * right[0],
+                        radius * top[1] * right[1]};
+    for (uint32_t i = 0; i < 4; i++) {
+        const float *q = vq_polar_quarter[0][bits >> (32 + 2 * i) & 3];
+        const float *a = vq_polar_circle[bits >> (8 * i) & 15], *b = vq_polar_circle[bits >> (8 * i + 4) & 15];
+        const float first = r[i] * q[0], second = r[i] * q[1];
+        y[4 * i] = first * a[0];
+        y[4 * i + 1] = first * a[1];
+        y[4 * i + 2] = second * b[0];
+        y[4 * i + 3] = second * b[1];
+    }
+}
+
+/* Rows [first, first + n) before they are turned back.  A block's bits are read as eight bytes, which may reach beyond
+ * its row, but not beyond the radii that follow the rows. */
+static void read_rows(const struct polar_state *c, const void *page, uint32_t first, uint32_t n, float *x)
+{
+    const uint8_t *codes = page;
+    const uint16_t *radii = (const uint16_t *)(const void *)(codes + VQ_PAGE_ROWS * row_bytes(c));
+    for (size_t row = first; row < first + n; row++) {
+        const uint8_t *stream = codes + row * row_bytes(c);
+        for (uint32_t b = 0; b < c->n_blocks; b++, x += BLOCK) {
+            const uint32_t at = b * BLOCK_BITS;
+            uint64_t bits;
+            memcpy(&bits, stream + at / 8, sizeof bits);
+            block_values(x, le64toh(bits) >> at % 8, vq_f32_from_f16(radii[row * c->n_blocks + b]));
+        }
+    }
+}
+
+static size_t query_stride(const struct polar_state *c) { return ((size_t)c->d + 15) / 16 * 16; }
+
+static size_t query_bytes(const vq_codec_state *s) { return query_stride(state(s)) * sizeof(float); }
+
+static void prepare(const vq_codec_state *s, void *query, const float *q)
+{
+    const struct polar_state *c = state(s);
+    float scratch[VQ_MAX_HEAD_DIM];
+    memcpy(query, q, c->d * sizeof *q);
+    vq_rotation_apply(&c->rotation, query, scratch);
+}
+
+static void score(const vq_codec_state *s, const void *page, const vq_rows *rows, const void *queries,
+                  uint32_t n_queries, float *out)
+{
+    const struct polar_state *c = state(s);
+    _Alignas(64) float tile[TILE_FLOATS];
+    const uint32_t step = tile_rows(c);
+    for (uint32_t first = 0; first < rows->n; first += step) {
+        const uint32_t n = rows->n - first < step ? rows->n - first : step;
+        read_rows(c, page, first, n, tile);
+        c->attention->score_f32(queries, (uint32_t)query_stride(c), n_queries, tile, n, c->d, out + first,
+                                VQ_PAGE_ROWS);
+    }
+}
+
+static void mix(const vq_codec_state *s, const void *page, const vq_rows *rows, const float *weights,
+                uint32_t n_queries, float *acc)
+{
+    const struct polar_state *c = state(s);
+    _Alignas(64) float tile[TILE_FLOATS];
+    const uint32_t step = tile_rows(c);
+    for (uint32_t first = 0; first < rows->n; first += step) {
+        const uint32_t n = rows->n - first < step ? rows->n - first : step;
+        read_rows(c, page, first, n, tile);
+        c->attention->mix_f32(weights + first, VQ_PAGE_ROWS, n_queries, tile, n, c->d, acc, NULL);
+    }
+}
+
+static void finish(const vq_codec_state *s, const float *acc, float *out)
+{
+    const struct polar_state *c = state(s);
+    float scratch[VQ_MAX_HEAD_DIM];
+    memcpy(out, acc, c->d * sizeof *out);
+    vq_rotation_invert(&c->rotation, out, scratch);
+}
+
 static void copy_row(const vq_codec_state *s, void *dst, uint32_t i, const void *src, uint32_t j)
 {
     const struct polar_state *c = state(s);
@@ -216,5 +313,10 @@ const vq_codec vq_codec_polarquant = {
     .shared_bytes = shared_bytes,
     .encode = encode,
     .decode = decode,
+    .query_bytes = query_bytes,
+    .prepare = prepare,
+    .score = score,
+    .mix = mix,
+    .finish = finish,
     .copy_row = copy_row,
 };
