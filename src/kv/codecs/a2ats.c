@@ -162,11 +162,6 @@ static void prepare_at(const vq_codec_state *s, void *query, const float *q, uin
     vq_product_table(&c->base.product, asked, query);
 }
 
-static bool is_near(const struct a2ats_state *c, uint32_t query_pos, uint32_t pos)
-{
-    return c->rope.freq && query_pos - pos < c->window;
-}
-
 static void score(const vq_codec_state *s, const void *page, const vq_rows *rows, const void *queries,
                   uint32_t n_queries, float *out)
 {
@@ -180,8 +175,8 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
         const near_query *near = near_of(s, query);
         float *to = out + (size_t)i * VQ_PAGE_ROWS;
         vq_product_score(&c->base.product, page, rows->n, query, to);
-        for (uint32_t r = 0; r < rows->n; r++) {
-            if (!(rows->live >> r & 1) || !is_near(c, near->pos, rows->pos[r]))
+        for (uint32_t r = 0; c->rope.freq && r < rows->n; r++) {
+            if (!(rows->live >> r & 1) || near->pos - rows->pos[r] >= c->window)
                 continue;
             if (!open) {
                 decode(s, page, 0, rows->n, near_rows);
