@@ -333,18 +333,16 @@ static void last_message(const char *log, char *out, size_t room)
         fclose(f);
 }
 
-/* Seconds that are left, by the guesses and by how far off they were until now. */
-static double seconds_left(const struct job *j, double in_step, double guess)
+/* Seconds that pending steps will take, by the guesses and by how far off those were until now; step `running` has had
+ * in_step of them. */
+static double seconds_left(const struct job *j, size_t running, double in_step)
 {
-    double left = guess > in_step ? guess - in_step : 0;
     /* the first seconds say little; from then on what was measured counts */
     const double believed = 20, scale = (believed + j->spent) / (believed + j->guessed);
-    left *= scale;
-    bool after = false;
+    double left = 0;
     for (size_t i = 0; i < j->plan.n; i++) {
-        after |= j->records[i].outcome == PENDING;
-        if (j->records[i].outcome == PENDING)
-            left += j->plan.steps[i].seconds * scale;
+        const double guess = j->records[i].outcome == PENDING ? j->plan.steps[i].seconds * scale : 0;
+        left += i != running ? guess : guess > in_step ? guess - in_step : 0;
     }
     return left;
 }
@@ -367,7 +365,7 @@ static void show(const struct job *j, size_t i, double seconds)
     if (!cli_stderr_is_terminal())
         return;
     fprintf(stderr, "\r[%zu/%zu] %s: %.0f s; all done in about %s\033[K", i + 1, j->plan.n, j->plan.steps[i].name,
-            seconds, duration(seconds_left(j, seconds, j->plan.steps[i].seconds) - j->plan.steps[i].seconds, left));
+            seconds, duration(seconds_left(j, i, seconds), left));
     fflush(stderr);
 }
 
@@ -426,8 +424,10 @@ static int run_step(struct job *j, size_t i)
     j->spent += r->seconds;
     j->guessed += s->seconds;
     if (fine && (!s->is_json || rename(part, product) == 0)) {
+        char left[32];
         r->outcome = DONE;
-        printf("[%zu/%zu] %-34s %7.1f s\n", i + 1, j->plan.n, s->name, r->seconds);
+        printf("[%zu/%zu] %-34s %7.1f s, about %s left\n", i + 1, j->plan.n, s->name, r->seconds,
+               duration(seconds_left(j, SIZE_MAX, 0), left));
     } else {
         r->outcome = FAILED;
         if (fine)
@@ -581,7 +581,7 @@ static int run_all(struct job *j, const cli_page *page)
     for (size_t i = 0; i < j->plan.n; i++)
         n_kept += j->records[i].outcome == KEPT;
     printf("%s: %zu steps, %zu of them done before; about %s\n", eval_model_name(j->args->model), j->plan.n, n_kept,
-           duration(seconds_left(j, 0, 0), text));
+           duration(seconds_left(j, SIZE_MAX, 0), text));
     fflush(stdout);
     j->start = cli_seconds();
     status = run_steps(j);
