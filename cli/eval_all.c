@@ -564,10 +564,11 @@ static int prepare(struct job *j, const cli_page *page)
 
 static void say_how_to_go_on(const struct job *j, size_t n_done)
 {
-    fprintf(stderr, "stopped after %zu of %zu steps; the same command goes on:\n  veloxquant eval", n_done, j->plan.n);
-    for (int i = 0; i < j->argc; i++)
-        fprintf(stderr, " %s", j->argv[i]);
-    fputc('\n', stderr);
+    json_t *head = cli_json_head("", j->argc + 1, j->argv - 1); /* knows the command as a shell would take it */
+    const char *command = json_string_value(json_object_get(head, "command"));
+    fprintf(stderr, "stopped after %zu of %zu steps; the same command goes on:\n  %s\n", n_done, j->plan.n,
+            command ? command : "");
+    json_decref(head);
 }
 
 static int run_all(struct job *j, const cli_page *page)
