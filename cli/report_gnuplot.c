@@ -288,7 +288,9 @@ static void draw_lines(const figure *f, const canvas *c)
     }
     const double margin = n_places ? 0.4 : x.high > x.low ? 0.04 * (x.high - x.low) : 1;
     fprintf(to, "set xrange [%.9g:%.9g]\nset offsets 0, 0, graph 0.04, 0\n", x.low - margin, x.high + margin);
-    if (y.low >= 0 && y.low < y.high / 2)
+    if (y.low == y.high) /* or gnuplot warns of an empty range */
+        fprintf(to, "set yrange [%.9g:%.9g]\n", fmin(0, 2 * y.low), y.high > 0 ? 2 * y.high : 1);
+    else if (y.low >= 0 && y.low < y.high / 2)
         fputs("set yrange [0:*]\n", to);
     double factor = 1, step = 0; /* how far the first and the last series stand apart */
     if (n_places) {

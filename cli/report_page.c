@@ -334,8 +334,9 @@ static void write_invariance(const report *r, FILE *to)
                   to);
         const bool same = json_is_true(json_object_get(row, "identical"));
         const bool must = json_is_true(json_object_get(row, "must_be_identical"));
+        char kv[FIG_NAME];
         fputs("<tr><th><code>", to);
-        html_text(row_text(row, "kv"), to);
+        html_text(row_method(row, kv), to);
         fputs("</code></th>", to);
         cell(row_text(row, "what"), to);
         fprintf(to, "<td%s>%s</td><td>%s</td>", must && !same ? " class=\"failed\"" : "", same ? "yes" : "no",
@@ -356,8 +357,9 @@ static void write_texts(const report *r, FILE *to)
     while ((row = next_row(r, "generation", &file, &at)) != NULL) {
         if (!row_text(row, "text")[0])
             continue;
+        char kv[FIG_NAME];
         fputs("<details><summary>Text with <code>", to);
-        html_text(row_text(row, "kv"), to);
+        html_text(row_method(row, kv), to);
         fputs("</code></summary><pre>", to);
         html_text(row_text(row, "text"), to);
         fputs("</pre></details>\n", to);
