@@ -70,7 +70,7 @@ static const char *const full_methods[] = {
     "velox:bits=2",  "kivi:bits=2",    "turboquant-mse:bits=3", "turboquant-mse:bits=2",
     "spectralquant", "optimal:bits=4", "optimal:bits=3",        "optimal:bits=2",
 };
-static const char *const quick_policies[] = {"streaming", "snapkv", "qfilters"};
+static const char *const quick_policies[] = {"snapkv", "qfilters", "streaming"};
 static const char *const full_policies[] = {"streaming", "snapkv", "tova", "h2o", "expected-attention", "qfilters"};
 
 /* ---- steps ---- */
@@ -193,6 +193,7 @@ static void add_policies(all_plan *p, const all_subject *s)
     static const char *const budgets[] = {"50%", "25%", "12.5%"};
     const char *const *policies = s->args->full ? full_policies : quick_policies;
     const size_t n = s->args->full ? sizeof full_policies / sizeof full_policies[0]
+                     : s->is_large ? 2
                                    : sizeof quick_policies / sizeof quick_policies[0];
     for (size_t i = 0; i < n; i++) {
         all_step *step = add_eval(p, s, 7, "perplexity", policies[i]);
