@@ -248,7 +248,7 @@ static vq_status add_families(chooser *c, vq_error *err)
             continue;
         }
         for (size_t i = 0; i < vq_n_rate_curves && c->n_families[side] < MOST_FAMILIES; i++) {
-            if (check_opens(c, vq_rate_curves[i].method, keys, NULL) == VQ_OK)
+            if (vq_rate_curves[i].is_candidate && check_opens(c, vq_rate_curves[i].method, keys, NULL) == VQ_OK)
                 VQ_TRY(add_family(c, vq_rate_curves[i].method, keys, err));
         }
         if (c->n_families[side] == 0)

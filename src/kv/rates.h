@@ -2,10 +2,11 @@
 #ifndef VQ_KV_RATES_H
 #define VQ_KV_RATES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { VQ_RATE_MOST = 12 };
+enum { VQ_RATE_MOST = 24 };
 
 /* The loss is the KL divergence of the next token's distribution from that with an f16 cache, in nats, of one side:
  * keys alone or values alone.  Small losses add up. */
@@ -16,6 +17,7 @@ typedef struct vq_rate {
 
 typedef struct vq_rate_curve {
     const char *method; /* without its bits */
+    bool is_candidate;  /* loses least at some bits: others are for who names them */
     uint32_t n;
     vq_rate keys[VQ_RATE_MOST], values[VQ_RATE_MOST]; /* [n], bits ascending */
 } vq_rate_curve;

@@ -3,9 +3,23 @@
 #include "kv/rates.h"
 
 const vq_rate_curve vq_rate_curves[] = {
-    {.method = "f16", .n = 1},
+    {.method = "f16", .is_candidate = true, .n = 1},
+    {
+        .method = "int8",
+        .is_candidate = false,
+        .n = 1,
+        .keys =
+            {
+                {0, 9.366e-05},
+            },
+        .values =
+            {
+                {0, 9.366e-05},
+            },
+    },
     {
         .method = "kivi",
+        .is_candidate = true,
         .n = 4,
         .keys =
             {
@@ -24,6 +38,7 @@ const vq_rate_curve vq_rate_curves[] = {
     },
     {
         .method = "kivi-sink",
+        .is_candidate = true,
         .n = 2,
         .keys =
             {
@@ -37,7 +52,93 @@ const vq_rate_curve vq_rate_curves[] = {
             },
     },
     {
+        .method = "polarquant",
+        .is_candidate = false,
+        .n = 1,
+        .keys =
+            {
+                {0, 0.03708},
+            },
+        .values =
+            {
+                {0, 0.03708},
+            },
+    },
+    {
+        .method = "rabitq",
+        .is_candidate = false,
+        .n = 3,
+        .keys =
+            {
+                {2, 0.1892},
+                {3, 0.03321},
+                {4, 0.005374},
+            },
+        .values =
+            {
+                {2, 0.1892},
+                {3, 0.03321},
+                {4, 0.005374},
+            },
+    },
+    {
+        .method = "turboquant-mse",
+        .is_candidate = false,
+        .n = 5,
+        .keys =
+            {
+                {1, 0.6083},
+                {2, 0.1438},
+                {3, 0.03182},
+                {4, 0.005677},
+                {8, 1.957e-05},
+            },
+        .values =
+            {
+                {1, 0.6083},
+                {2, 0.1438},
+                {3, 0.03182},
+                {4, 0.005677},
+                {8, 1.957e-05},
+            },
+    },
+    {
+        .method = "turboquant-prod",
+        .is_candidate = false,
+        .n = 3,
+        .keys =
+            {
+                {2, 0.4249},
+                {3, 0.1023},
+                {4, 0.01531},
+            },
+        .values =
+            {
+                {2, 0.4249},
+                {3, 0.1023},
+                {4, 0.01531},
+            },
+    },
+    {
+        .method = "turboquant-rvq",
+        .is_candidate = false,
+        .n = 3,
+        .keys =
+            {
+                {1, 0.1481},
+                {2, 0.005787},
+                {4, 1.957e-05},
+            },
+        .values =
+            {
+                {1, 0.1481},
+                {2, 0.005787},
+                {4, 1.957e-05},
+            },
+    },
+    {
         .method = "velox",
+        .is_candidate = true,
         .n = 5,
         .keys =
             {

@@ -17,7 +17,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
         return 0;
     }
     for (size_t i = 0; i < (size_t)p->n_layers * p->n_kv_heads; i++)
-        if (!(p->key_bits[i] >= 0 && p->key_bits[i] <= 64 && p->value_bits[i] >= 0 && p->value_bits[i] <= 64))
+        if (!(p->key_bits[i] >= 0 && p->key_bits[i] <= 64 && p->value_bits[i] >= 0 && p->value_bits[i] <= 64 &&
+              p->key_losses[i] >= 0 && p->key_losses[i] <= 1e6 && p->value_losses[i] >= 0 && p->value_losses[i] <= 1e6))
             abort();
     if (p->n_layers <= 4 && p->n_kv_heads <= 4) {
         vq_kv_params params = {.n_layers = p->n_layers,
