@@ -89,14 +89,18 @@ static vq_status create(vq_side *side, const chooser *c, const vq_method *m, dou
     double *own_bits = vq_method_bits(&own, &info);
     if (own_bits)
         *own_bits = bits;
-    *side = (vq_side){.codec = m->codec, .kernels = &c->kernels, .d = keys ? p->d_k : p->d_v};
+    const vq_kv_rope *rope = p->ropes && p->ropes[layer].freq ? &p->ropes[layer] : NULL;
+    *side = (vq_side){.codec = m->codec,
+                      .kernels = &c->kernels,
+                      .d = keys ? p->d_k : p->d_v,
+                      .rope = keys && m->codec->before_rope ? rope : NULL};
     const vq_codec_env env = {.layer = layer,
                               .head = head,
                               .d = side->d,
                               .keys = keys,
                               .seed = p->seed,
                               .options = own.values,
-                              .rope = p->ropes && p->ropes[layer].freq ? &p->ropes[layer] : NULL,
+                              .rope = rope,
                               .calibration = takes_calibration(m) ? p->calibration : NULL,
                               .inner = m->inner,
                               .inner_options = own.inner_values,
