@@ -62,8 +62,9 @@ static size_t take_speed(report *r, const json_t *row, const report_file *source
         return 0;
     const double n_threads = row_number(row, "threads"), depth = row_number(row, "depth");
     const bool others = strcmp(row_text(row, "group"), "others") == 0;
-    snprintf(part, sizeof part, "%.0f thread%s%s@%.60s", n_threads, n_threads > 1 ? "s" : "",
-             others ? ", other codecs" : "", source->name);
+    /* depths of one evaluation may be in several files; at each depth its caches ran in turns */
+    snprintf(part, sizeof part, "%.0f thread%s%s%s%.60s", n_threads, n_threads > 1 ? "s" : "",
+             others ? ", other codecs" : "", of_eval ? "" : "@", of_eval ? "" : source->name);
     system_cache(row, name);
     const char *model = row_model(r, row);
     const interval d = row_interval(row, "decode_tps"), p = row_interval(row, "prompt_tps");
@@ -107,7 +108,7 @@ static size_t take_latency(report *r, const json_t *row, const report_file *sour
         return 0;
     char part[FIG_NAME], kv[FIG_NAME];
     const double n_threads = row_number(row, "threads"), depth = row_number(row, "depth");
-    snprintf(part, sizeof part, "%.0f thread%s@%.60s", n_threads, n_threads > 1 ? "s" : "", source->name);
+    snprintf(part, sizeof part, "%.0f thread%s", n_threads, n_threads > 1 ? "s" : "");
     const char *model = row_model(r, row);
     row_method(row, kv);
     const json_t *ms = json_object_get(row, "token_ms");
@@ -137,10 +138,18 @@ static size_t take_shares(report *r, const json_t *row, const report_file *sourc
     static const fig_plan encode = {
         .kind = FIG_BARS,
         .id = "encode-share",
-        .title = "Packing's share",
+        .title = "Packing's share of a decoded token",
         .x_label = "cache",
         .y_label = "% of the time",
-        .note = "Of storing rows, codes included, at the greatest depth measured. Lower is better.",
+        .note = "Storing its rows, codes included, at the greatest depth measured. Lower is better.",
+        .format = "%.2f"};
+    static const fig_plan encode_prompt = {
+        .kind = FIG_BARS,
+        .id = "encode-prompt",
+        .title = "Packing's share of reading a prompt",
+        .x_label = "cache",
+        .y_label = "% of the time",
+        .note = "Storing its rows, codes included, of the longest prompt measured. Lower is better.",
         .format = "%.2f"};
     static const fig_plan layers = {.kind = FIG_LINES,
                                     .id = "attend-layers",
@@ -157,16 +166,15 @@ static size_t take_shares(report *r, const json_t *row, const report_file *sourc
     const char *model = row_model(r, row);
     const double depth = row_number(row, "depth"), s = 100 * row_number(row, "attention_share");
     figure *f = report_figure(r, &share, model, "", source), *e = report_figure(r, &encode, model, "", source),
-           *l = report_figure(r, &layers, model, "", source);
-    if (!f || !e || !l)
+           *p = report_figure(r, &encode_prompt, model, "", source), *l = report_figure(r, &layers, model, "", source);
+    if (!f || !e || !p || !l)
         return 1;
+    const double decode = 100 * row_number(row, "encode_share"), prompt = 100 * row_number(row, "prompt_encode_share");
     fig_add(f, kv, depth, s, s, s);
-    if (fig_keep_rank(e, depth)) {
-        const double decode = 100 * row_number(row, "encode_share"),
-                     prompt = 100 * row_number(row, "prompt_encode_share");
-        fig_add_bar(e, "of a decoded token", kv, decode, decode, decode);
-        fig_add_bar(e, "of reading the prompt", kv, prompt, prompt, prompt);
-    }
+    if (isfinite(decode) && fig_keep_rank(e, depth))
+        fig_add_bar(e, "share", kv, decode, decode, decode);
+    if (isfinite(prompt) && fig_keep_rank(p, depth))
+        fig_add_bar(p, "share", kv, prompt, prompt, prompt);
     const json_t *layer;
     size_t i;
     if (fig_keep_rank(l, depth))

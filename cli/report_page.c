@@ -15,7 +15,8 @@ static const struct group {
 } groups[] = {
     {"speed",
      "Speed",
-     {"throughput", "prompt", "first-token", "token-time", "attention-share", "attend-layers", "encode-share"}},
+     {"throughput", "prompt", "first-token", "token-time", "attention-share", "attend-layers", "encode-share",
+      "encode-prompt"}},
     {"quality", "Quality", {"rate-kl", "rate-ppl", "distortion", "distortion-layers"}},
     {"memory", "Memory", {"memory", "sharing", "sharing-start"}},
     {"text", "Generated text", {"finished", "distinct", "same-text"}},

@@ -77,7 +77,7 @@ with tempfile.TemporaryDirectory() as folder:
     whole.append(write(folder, "all", steps))
     r, files, page = report(folder, whole)
     case("a whole evaluation", r.returncode == 0 and not r.stderr, r)
-    panels = ["throughput-smollm2-135m-1-thread-speed-json", "rate-kl-smollm2-135m", "memory-smollm2-135m", "distortion-smollm2-135m",
+    panels = ["throughput-smollm2-135m-1-thread", "rate-kl-smollm2-135m", "memory-smollm2-135m", "distortion-smollm2-135m",
               "finished-smollm2-135m", "sheet-smollm2-135m", "needle-chosen-smollm2-135m-needle-json"]
     case("every panel as PNG and SVG", {p + e for p in panels for e in (".png", ".svg", ".gp")} <= files, sorted(files))
     case("and all pictures in the page", page.count("data:image/svg+xml;base64,") == len([f for f in files if f.endswith(".svg")]), sorted(files))
