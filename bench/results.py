@@ -39,6 +39,16 @@ def machine():
             "tier_ceiling": os.environ.get("VQ_CPU") or "none", "load_before": os.getloadavg()[0]}
 
 
+def command():
+    """As it can be run again anywhere: paths in the tree from its top, others by their name alone."""
+    words = [os.path.relpath(os.path.abspath(sys.argv[0]), ROOT)]
+    for word in sys.argv[1:]:
+        if os.path.isabs(word):
+            word = os.path.relpath(word, ROOT) if word.startswith(ROOT + os.sep) else os.path.basename(word)
+        words.append(word)
+    return shlex.join(words)
+
+
 def head(what, versions):
     return {
         "schema": 1,
@@ -46,7 +56,7 @@ def head(what, versions):
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": _output("git", "rev-parse", "HEAD"),
         "modified": bool(_output("git", "status", "--porcelain", "--untracked-files=no")),
-        "command": shlex.join([os.path.relpath(sys.argv[0], ROOT)] + sys.argv[1:]),
+        "command": command(),
         "machine": machine(),
         "versions": dict({"compiler": _output("cc", "--version").split("\n")[0], "kernel": platform.release()}, **versions),
     }
