@@ -158,6 +158,18 @@ float vq_mixcode_encode(const vq_mixcode *m, uint8_t *codes, const float *y)
     return best.whole / best.along;
 }
 
+void vq_mixcode_row(const vq_mixcode *m, const uint8_t *codes, float gain, float *y)
+{
+    for (uint32_t i = 0; i < m->n_segments; i++) {
+        const vq_mix_segment *s = &m->segments[i];
+        const vq_levels *l = levels_of(s->bits);
+        const float step = step_of(s->bits);
+        const uint32_t first = s->first_group * VQ_CODES_GROUP;
+        for (uint32_t j = first; j < first + s->n_groups * VQ_CODES_GROUP; j++)
+            y[j] = (float)l->v[codes[j]] * step * m->scale[j] * gain;
+    }
+}
+
 void vq_mixcode_pack(const vq_mixcode *m, uint8_t *page, uint32_t granule, const uint8_t *codes)
 {
     for (uint32_t i = 0; i < m->n_segments; i++) {

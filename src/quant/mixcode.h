@@ -49,6 +49,8 @@ void vq_mixcode_make(vq_mixcode *m, const uint8_t *bits, const float *scale, con
 
 /* y [width] -> codes [width]; returns the gain, 0 for a row that vanishes. */
 float vq_mixcode_encode(const vq_mixcode *m, uint8_t *codes, const float *y);
+/* What codes [width] and the gain of one row stand for: y [width]. */
+void vq_mixcode_row(const vq_mixcode *m, const uint8_t *codes, float gain, float *y);
 /* codes [32][width] into granule 0 or 1 of a page's codes */
 void vq_mixcode_pack(const vq_mixcode *m, uint8_t *page, uint32_t granule, const uint8_t *codes);
 /* Rows [first, first + n) -> y [n][width]; gains [64]. */

@@ -17,6 +17,7 @@
 #include "base/half.h"
 #include "base/rng.h"
 #include "kv/codec_rows.h"
+#include "kv/codec_spectrum.h"
 #include "quant/basis.h"
 #include "quant/mixcode.h"
 
@@ -62,28 +63,6 @@ static const struct spectral_state *state(const vq_codec_state *s)
 
 /* ---- create ---- */
 
-/* Second moments along the calibration's directions, largest first, and which direction each belongs to. */
-static void spectrum_of(const vq_codec_env *env, const float *basis, float *moments, uint16_t *order)
-{
-    const vq_calibration *c = env->calibration;
-    const float *spectrum =
-        vq_calibration_at(c, env->keys ? VQ_KEY_SPECTRUM : VQ_VALUE_SPECTRUM, env->layer, env->head);
-    const float *mean = vq_calibration_at(c, VQ_VALUE_MEAN, env->layer, env->head);
-    for (uint32_t j = 0; j < env->d; j++) {
-        double along = 0;
-        for (uint32_t i = 0; i < env->d && !env->keys; i++)
-            along += (double)mean[i] * (double)basis[(size_t)j * env->d + i];
-        const float moment = spectrum[j] + (float)(along * along);
-        uint32_t at = j;
-        for (; at > 0 && moments[at - 1] < moment; at--) {
-            moments[at] = moments[at - 1];
-            order[at] = order[at - 1];
-        }
-        moments[at] = moment;
-        order[at] = (uint16_t)j;
-    }
-}
-
 /* Groups of the signal block. */
 static uint32_t signal_groups(const float *moments, uint32_t d)
 {
@@ -108,7 +87,7 @@ typedef struct plan {
 static plan make_plan(const vq_codec_env *env, const float *basis)
 {
     plan p = {0};
-    spectrum_of(env, basis, p.moments, p.order);
+    vq_codec_spectrum(env, basis, p.moments, p.order);
     const uint32_t n_groups = (env->d + VQ_CODES_GROUP - 1) / VQ_CODES_GROUP;
     const uint32_t n_bits = (uint32_t)rint(env->options[OPTION_BITS] * n_groups);
     p.n_coded = vq_mix_fill(p.bits, p.moments, n_groups, n_bits > 0 ? n_bits : 1, VQ_MIXCODE_TOP_BITS);
@@ -161,8 +140,7 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
 {
     *out = NULL;
     VQ_TRY(vq_codec_check_d(env, "spectralquant", err));
-    const float *basis =
-        vq_calibration_at(env->calibration, env->keys ? VQ_KEY_BASIS : VQ_VALUE_BASIS, env->layer, env->head);
+    const float *basis = vq_codec_directions(env);
     const plan p = make_plan(env, basis);
     vq_arena arena = {0};
     layout(&arena, env, &p);
