@@ -45,6 +45,9 @@ typedef enum vq_statistic {
      * its queries, uncentred, with the sign that makes the left one's sum positive; the mean over the group. */
     VQ_QUERY_FILTER,        /* [d_k], one for a kv head */
     VQ_QUERY_BEFORE_FILTER, /* [d_k], one for a kv head */
+    /* Keys turned back by RoPE as if the first of 32 neighbours stood at position 0, where their mean is formed. */
+    VQ_KEY_TURN_NEAR, /* [d_k] mean squares of those means */
+    VQ_KEY_TURN_REST, /* [d_k] mean squares of keys less those means, in that frame */
 
     /* Codebooks, which are there on request (vq_codebooks).  A product codebook has 256 centroids for each sub-vector
      * of 4 or 8 values: [ceil(d / sub)][256][sub], centroid 0 being zero. */

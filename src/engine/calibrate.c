@@ -13,23 +13,26 @@
 #include "engine/session.h"
 #include "formats/calibration.h"
 #include "model/model.h"
+#include "model/rope.h"
 #include "quant/eigen.h"
 
 enum { BATCH = 256, LEFT_OUT = 32, NEIGHBOURS = 32, DEFAULT_CTX = 2048, LEAST_CTX = 64 };
 
 typedef struct head_sums {
-    double *mean;        /* [d] */
-    double *moment;      /* [d][d] upper */
-    float *least, *most; /* [d], of keys and values */
-    double *rest;        /* [d][d] upper, of keys */
+    double *mean;                  /* [d] */
+    double *moment;                /* [d][d] upper */
+    float *least, *most;           /* [d], of keys and values */
+    double *rest;                  /* [d][d] upper, of keys */
+    double *turn_near, *turn_rest; /* [d], of keys */
     uint64_t n, n_rest;
 } head_sums;
 
 typedef struct sums {
     vq_calibration_info shape;
+    const vq_kv_rope *ropes; /* [n_layers] */
     vq_pool *pool;
     head_sums *of[VQ_ROWS_V + 1]; /* [n_layers][heads of the kind] */
-    float *scratch;               /* [n_threads][room], room = d * d + NEIGHBOURS * d */
+    float *scratch;               /* [n_threads][room], room = d * d + 2 * NEIGHBOURS * d */
     size_t scratch_each;
     vq_samples samples;
     vq_arena arena;
@@ -58,15 +61,18 @@ static void lay_out(sums *s)
                 h.least = vq_arena_take(a, d, sizeof(float));
                 h.most = vq_arena_take(a, d, sizeof(float));
             }
-            if (kind == VQ_ROWS_K)
+            if (kind == VQ_ROWS_K) {
                 h.rest = vq_arena_take(a, d * d, sizeof(double));
+                h.turn_near = vq_arena_take(a, d, sizeof(double));
+                h.turn_rest = vq_arena_take(a, d, sizeof(double));
+            }
             if (heads)
                 heads[i] = h;
         }
         s->of[kind] = heads;
     }
     const size_t d = s->shape.d_k > s->shape.d_v ? s->shape.d_k : s->shape.d_v;
-    s->scratch_each = d * d + NEIGHBOURS * d;
+    s->scratch_each = d * d + 2 * (size_t)NEIGHBOURS * d;
     s->scratch = vq_arena_take(a, s->scratch_each * vq_pool_n_threads(s->pool), sizeof(float));
     vq_samples_layout(&s->samples, a, &s->shape);
 }
@@ -74,9 +80,40 @@ static void lay_out(sums *s)
 typedef struct rows_work {
     sums *s;
     head_sums *heads; /* of the layer */
+    const vq_kv_rope *rope;
     const float *x;
     uint32_t n_heads, d, n, skip; /* rows below skip do not count */
 } rows_work;
+
+/* As add_rest, in a frame that turns with the positions: a pair of channels is turned by minus as many steps as its row
+ * is away from the first of the 32. */
+static void add_turned_rest(const rows_work *w, head_sums *h, const float *x, size_t stride, float *scratch)
+{
+    const uint32_t n_pairs = w->rope->n_rot / 2, halves = w->rope->halves;
+    float *cosine = scratch, *sine = scratch + (size_t)NEIGHBOURS * n_pairs;
+    for (uint32_t i = 0; i < NEIGHBOURS; i++)
+        vq_rope_turn(w->rope->freq, n_pairs, i, cosine + (size_t)i * n_pairs, sine + (size_t)i * n_pairs);
+    for (uint32_t first = w->skip; first + NEIGHBOURS <= w->n; first += NEIGHBOURS)
+        for (uint32_t j = 0; j < w->d; j++) {
+            const bool turns = j < 2 * n_pairs;
+            const uint32_t pair = halves ? j % (n_pairs ? n_pairs : 1) : j / 2;
+            const bool second = halves ? j >= n_pairs : j % 2;
+            const uint32_t other = halves ? (second ? j - n_pairs : j + n_pairs) : j ^ 1;
+            double sum = 0, squares = 0;
+            for (uint32_t i = 0; i < NEIGHBOURS; i++) {
+                const float *row = x + (first + i) * stride;
+                const double co = turns ? (double)cosine[(size_t)i * n_pairs + pair] : 1;
+                const double si = turns ? (double)sine[(size_t)i * n_pairs + pair] : 0;
+                const double there = turns ? (double)row[other] : 0;
+                const double y = co * (double)row[j] + (second ? -si : si) * there;
+                sum += y;
+                squares += y * y;
+            }
+            const double mean = sum / NEIGHBOURS;
+            h->turn_near[j] += mean * mean;
+            h->turn_rest[j] += squares - mean * sum;
+        }
+}
 
 /* Products of rows less the mean of the 32 that they stand among. */
 static void add_rest(const rows_work *w, head_sums *h, const float *x, size_t stride, float *scratch)
@@ -115,15 +152,23 @@ static void add_head(void *arg, uint32_t head, uint32_t thread)
             h->most[j] = h->n == 0 && i == w->skip ? v : v > h->most[j] ? v : h->most[j];
         }
     h->n += n;
-    if (h->rest)
+    if (h->rest) {
         add_rest(w, h, x, stride, scratch);
+        add_turned_rest(w, h, x, stride, scratch);
+    }
 }
 
 static void on_rows(void *arg, uint32_t layer, vq_rows_kind kind, const float *x, uint32_t n_heads, uint32_t d,
                     uint32_t pos, uint32_t n)
 {
     sums *s = arg;
-    rows_work w = {.s = s, .heads = s->of[kind] + (size_t)layer * n_heads, .x = x, .n_heads = n_heads, .d = d, .n = n};
+    rows_work w = {.s = s,
+                   .heads = s->of[kind] + (size_t)layer * n_heads,
+                   .x = x,
+                   .n_heads = n_heads,
+                   .d = d,
+                   .n = n,
+                   .rope = &s->ropes[layer]};
     w.skip = pos >= LEFT_OUT ? 0 : LEFT_OUT - pos;
     if (w.skip >= n)
         return;
@@ -213,6 +258,17 @@ static void put_near(vq_calibration *c, uint32_t layer, uint32_t head, const dou
     }
 }
 
+static void put_turned(vq_calibration *c, uint32_t layer, uint32_t head, const head_sums *h, uint32_t d)
+{
+    float *near = vq_calibration_edit(c, VQ_KEY_TURN_NEAR, layer, head);
+    float *rest = vq_calibration_edit(c, VQ_KEY_TURN_REST, layer, head);
+    const double n = h->n_rest ? (double)h->n_rest : 1;
+    for (uint32_t j = 0; j < d; j++) {
+        near[j] = (float)(h->turn_near[j] * NEIGHBOURS / n);
+        rest[j] = (float)fmax(h->turn_rest[j] / n, 0);
+    }
+}
+
 /* The group's filter; the moments of its query heads become eigenvectors. */
 static vq_status put_filter(vq_calibration *c, vq_statistic what, uint32_t layer, uint32_t kv_head, head_sums *heads,
                             uint32_t n_heads, uint32_t d, double *values, vq_error *err)
@@ -256,6 +312,7 @@ static vq_status put_layer(vq_calibration *c, const sums *s, uint32_t layer, vq_
         put_mean(c, VQ_VALUE_MEAN, layer, h, v, d_v);
         put(c, VQ_VALUE_MOMENT, layer, h, v->moment, (size_t)d_v * d_v);
         put_range(c, VQ_VALUE_LEAST, VQ_VALUE_MOST, layer, h, v, d_v);
+        put_turned(c, layer, h, k, d_k);
         VQ_TRY(put_basis(c, VQ_KEY_REST_SPECTRUM, VQ_KEY_REST_BASIS, layer, h, k->rest, d_k, err));
         add_mean(k->moment, -1, k, d_k);
         put_near(c, layer, h, k->moment, k->rest, vq_calibration_at(c, VQ_KEY_REST_SPECTRUM, layer, h), d_k);
@@ -352,6 +409,7 @@ vq_status vq_calibrate(const vq_model *model, const int32_t *ids, size_t n, cons
                         .d_k = hp->d_k,
                         .d_v = hp->d_v,
                         .codebooks = params->codebooks},
+              .ropes = model->kv_ropes,
               .samples = {.codebooks = params->codebooks},
               .pool = params->pool,
               .progress = params->progress,

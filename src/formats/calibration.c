@@ -85,6 +85,8 @@ static const struct {
     [VQ_QUERY_BEFORE_MOMENT] = {.name = "query moment before RoPE", .square = true, .query_heads = true},
     [VQ_QUERY_FILTER] = {.name = "query filter"},
     [VQ_QUERY_BEFORE_FILTER] = {.name = "query filter before RoPE"},
+    [VQ_KEY_TURN_NEAR] = {.name = "squares of neighbours' turned means", .not_negative = true},
+    [VQ_KEY_TURN_REST] = {.name = "squares of keys less neighbours' turned means", .not_negative = true},
     [VQ_VALUE_CODEBOOK_4] = {.name = "value codebook", .values = true, .codebooks = VQ_CODEBOOKS_VALUES, .sub = 4},
     [VQ_VALUE_CODEBOOK_8] = {.name = "value codebook", .values = true, .codebooks = VQ_CODEBOOKS_VALUES, .sub = 8},
     [VQ_KEY_SMOOTH_CODEBOOK_4] = {.name = "codebook of smoothed keys", .codebooks = VQ_CODEBOOKS_SMOOTH, .sub = 4},

@@ -58,6 +58,8 @@ static void fill(vq_calibration *c, vq_statistic what, uint32_t layer, uint32_t 
         case VQ_KEY_SPECTRUM:
         case VQ_KEY_REST_SPECTRUM:
         case VQ_VALUE_SPECTRUM:
+        case VQ_KEY_TURN_NEAR:
+        case VQ_KEY_TURN_REST:
         case VQ_KEY_NEAR_VARIANCE: to[i] = 1 / (1 + (float)i); break;
         case VQ_KEY_LEAST:
         case VQ_VALUE_LEAST: to[i] = -3; break;
