@@ -14,66 +14,127 @@
 
 #include "base/cpu.h"
 #include "base/rng.h"
+#include "formats/calibration.h"
+#include "quant/trelliscode.h"
 #include "support/calibration.h"
 #include "support/codec.h"
 #include "support/temporary.h"
 
 enum { N_PAGES = 16, N = 64 * N_PAGES };
 
-/* Rows with covariance B' diag(1/(1+i)) B around what 32 of them share, which has the same covariance. */
-static void draw(const vq_calibration *c, bool keys, uint32_t d, float *x)
+/* Channel i varies by (1 + i)^-power, which saves more than the codec's limit for equal channels at a power of 2.5; every other channel is heard 16 times as loudly. */
+static double variance(uint32_t i, double power) { return pow(1 + (double)i, -power); }
+
+static double loudness(uint32_t i) { return i % 2 ? 16 : 1; }
+
+static vq_calibration *calibration(uint32_t d, double power)
 {
-    const float *basis = vq_calibration_at(c, keys ? VQ_KEY_REST_BASIS : VQ_VALUE_BASIS, 0, 0);
-    vq_rng rng;
-    vq_rng_seed(&rng, 11);
-    double shared[512];
-    for (uint32_t r = 0; r < N; r++) {
-        double y[512];
-        for (uint32_t j = 0; j < d; j++) {
-            const double sd = sqrt(1 / (1 + (double)j));
-            if (r % 32 == 0)
-                shared[j] = keys ? sd * vq_rng_normal(&rng) : 0;
-            y[j] = sd * vq_rng_normal(&rng) + shared[j];
-        }
-        for (uint32_t i = 0; i < d; i++) {
-            double sum = 0;
-            for (uint32_t j = 0; j < d; j++)
-                sum += y[j] * (double)basis[(size_t)j * d + i];
-            x[(size_t)r * d + i] = (float)sum;
-        }
+    const vq_calibration_info info = {.n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_k = d, .d_v = d, .n_tokens = 9};
+    vq_calibration *c = toy_calibration(&info, 3);
+    for (uint32_t i = 0; i < d; i++) {
+        vq_calibration_edit(c, VQ_KEY_TURN_REST, 0, 0)[i] = (float)variance(i, power);
+        vq_calibration_edit(c, VQ_KEY_TURN_NEAR, 0, 0)[i] = (float)variance(i, power);
+        vq_calibration_edit(c, VQ_QUERY_MOMENT, 0, 0)[(size_t)i * d + i] = (float)loudness(i);
     }
+    return c;
 }
 
-/* Error energy of a row, from the errors D of Lloyd-Max quantisers: unshrunk levels have D / (1 - D).  Keys: bits of a
- * group of 8 by brute force.  Values: rotated, so that all dimensions vary alike. */
-static double promised(uint32_t d, bool keys, double bits)
+static void draw(uint32_t d, double power, bool shares, float *x)
 {
-    static const double unit[] = {1, 0.36338, 0.11748, 0.03454, 0.009497};
-    const uint32_t n = d / 8, n_bits = (uint32_t)rint(bits * n);
-    double of[64] = {0}, all = 0, sum = 0, noise[5];
-    uint32_t has[64];
-    for (uint32_t b = 1; b < 5; b++)
-        noise[b] = unit[b] / (1 - unit[b]);
+    vq_rng rng;
+    vq_rng_seed(&rng, 11);
+    double shared[512] = {0};
+    for (uint32_t r = 0; r < N; r++)
+        for (uint32_t j = 0; j < d; j++) {
+            const double sd = sqrt(variance(j, power));
+            if (shares && r % 32 == 0)
+                shared[j] = sd * vq_rng_normal(&rng);
+            x[(size_t)r * d + j] = (float)(sd * vq_rng_normal(&rng) + shared[j]);
+        }
+}
+
+static int descending(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (x[0] < y[0]) - (x[0] > y[0]);
+}
+
+/* Error energy of a row of keys with n_bits bits for groups of 8.  Channels are divided by the eighth root of how
+ * loudly they are heard and ordered, each group has a bit, and the rest goes one after another to where it takes most
+ * off; groups of equal bits share their error.  Equal channels instead (`level`): divided by the fourth root of their
+ * variance, all in one. */
+static double promised_keys(uint32_t d, double power, uint32_t n_bits, bool level)
+{
+    double of[512][2], sum = 0; /* variance after the division, what it is divided by squared */
+    const uint32_t n = d / 8;
     for (uint32_t j = 0; j < d; j++) {
-        of[j / 8] += 1 / (1 + (double)j);
-        all += 1 / (1 + (double)j);
+        of[j][1] = level ? sqrt(variance(j, power)) : pow(loudness(j), -0.25);
+        of[j][0] = variance(j, power) / of[j][1];
     }
-    for (uint32_t g = 0; g < n; g++)
-        has[g] = keys ? 1 : n_bits / n + (g < n_bits % n);
-    for (uint32_t k = n; keys && k < n_bits; k++) {
-        double most = 0;
-        uint32_t best = 0;
+    if (level) {
+        double all = 0, fold = 0, noise = 0;
+        for (uint32_t j = 0; j < d; j++) {
+            all += of[j][0];
+            fold += of[j][1];
+        }
         for (uint32_t g = 0; g < n; g++)
-            if (has[g] < 4 && of[g] * (noise[has[g]] - noise[has[g] + 1]) > most) {
-                most = of[g] * (noise[has[g]] - noise[has[g] + 1]);
+            noise += (double)vq_trelliscode_noise(n_bits / n + (g < n_bits % n)) / n;
+        return all / d * noise * fold;
+    }
+    qsort(of, d, sizeof of[0], descending);
+    uint32_t has[64];
+    double energy[64] = {0}, folds[64] = {0};
+    for (uint32_t j = 0; j < d; j++) {
+        has[j / 8] = 1;
+        energy[j / 8] += of[j][0];
+        folds[j / 8] += of[j][1];
+    }
+    for (uint32_t k = n; k < n_bits; k++) {
+        uint32_t best = 0;
+        double most = -1;
+        for (uint32_t g = 0; g < n; g++) {
+            const double less =
+                has[g] < 4 ? energy[g] * (double)(vq_trelliscode_noise(has[g]) - vq_trelliscode_noise(has[g] + 1)) : -1;
+            if (less > most) {
+                most = less;
                 best = g;
             }
+        }
         has[best]++;
     }
-    for (uint32_t g = 0; g < n; g++)
-        sum += (keys ? of[g] : all / n) * noise[has[g]];
+    for (uint32_t g = 0; g < n; g++) /* mixing runs changes little: their groups have nearly the same energy */
+        sum += energy[g] / 8 * (double)vq_trelliscode_noise(has[g]) * folds[g];
     return sum;
 }
+
+/* Squared error of all rows, in chunks of a page. */
+static double error_of(const test_codec *t, uint32_t d, const float *x)
+{
+    float *y = malloc((size_t)64 * d * sizeof *y);
+    uint8_t *page = calloc(1, test_codec_page_bytes(t));
+    double error = 0;
+    for (uint32_t p = 0; p < N_PAGES; p++) {
+        const float *rows = x + (size_t)p * 64 * d;
+        t->codec->encode(t->state, page, 0, 32, rows);
+        t->codec->encode(t->state, page, 32, 32, rows + (size_t)32 * d);
+        t->codec->decode(t->state, page, 0, 64, y);
+        for (uint32_t i = 0; i < 64 * d; i++)
+            error += ((double)rows[i] - (double)y[i]) * ((double)rows[i] - (double)y[i]);
+    }
+    free(page);
+    free(y);
+    return error;
+}
+
+static void open_codec(test_codec *t, const vq_kernels *k, double bits, uint32_t d, bool keys, const vq_calibration *c)
+{
+    vq_error err;
+    const test_option set[] = {{"bits", bits}, {NULL, 0}};
+    if (test_codec_open_calibrated(t, k, "optimal", set, d, keys, 1, c, &err) != VQ_OK)
+        fail_msg("%s", err.text);
+}
+
+static uint32_t bits_of_groups(const test_codec *t) { return (uint32_t)(t->bytes.codes / 64); } /* a byte a row each */
 
 static void error_is_what_water_filling_promises(void **state)
 {
@@ -81,46 +142,129 @@ static void error_is_what_water_filling_promises(void **state)
     vq_kernels k;
     vq_kernels_init(&k, vq_cpu_detect());
     static const uint32_t sizes[] = {64, 128, 256};
-    static const double rates[] = {1.5, 2, 3, 4};
-    for (size_t s = 0; s < 3; s++) {
-        const uint32_t d = sizes[s];
-        const vq_calibration_info info = {
-            .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .d_k = d, .d_v = d, .n_tokens = 9};
-        vq_calibration *c = toy_calibration(&info, 3);
-        float *x = malloc(N * d * sizeof *x), *y = malloc(N * d * sizeof *y);
-        for (size_t r = 0; r < 4; r++)
-            for (int keys = 0; keys < 2; keys++) {
-                draw(c, keys, d, x);
-                test_codec t;
-                vq_error err;
-                const test_option set[] = {{"bits", rates[r]}, {"values", rates[r]}, {NULL, 0}};
-                if (test_codec_open_calibrated(&t, &k, "optimal", set, d, keys, 1, c, &err) != VQ_OK)
-                    fail_msg("%s", err.text);
-                uint8_t *page = calloc(1, test_codec_page_bytes(&t));
-                double error = 0;
-                for (uint32_t p = 0; p < N_PAGES; p++) {
-                    const float *rows = x + (size_t)p * 64 * d;
-                    t.codec->encode(t.state, page, 0, 32, rows);
-                    t.codec->encode(t.state, page, 32, 32, rows + (size_t)32 * d);
-                    t.codec->decode(t.state, page, 0, 64, y);
-                    for (uint32_t i = 0; i < 64 * d; i++)
-                        error += ((double)rows[i] - (double)y[i]) * ((double)rows[i] - (double)y[i]);
+    static const double rates[] = {1.75, 2.25, 3, 4}, powers[] = {0.5, 2.5};
+    for (size_t s = 0; s < 3; s++)
+        for (size_t w = 0; w < 2; w++) {
+            const uint32_t d = sizes[s];
+            vq_calibration *c = calibration(d, powers[w]);
+            float *x = malloc((size_t)N * d * sizeof *x);
+            for (size_t r = 0; r < 4; r++)
+                for (int keys = 0; keys < 2; keys++) {
+                    test_codec t;
+                    draw(d, powers[w], keys, x);
+                    open_codec(&t, &k, rates[r], d, keys, c);
+                    const uint32_t n = bits_of_groups(&t), n_groups = d / 8;
+                    double all = 0, noise = 0;
+                    for (uint32_t j = 0; j < d; j++)
+                        all += variance(j, powers[w]);
+                    for (uint32_t g = 0; g < n_groups; g++)
+                        noise += (double)vq_trelliscode_noise(n / n_groups + (g < n % n_groups)) / n_groups;
+                    const double want = N * (keys ? promised_keys(d, powers[w], n, w == 1) : all * noise);
+                    /* What rows share has an error of its own: 4 bits, Lloyd-Max, of variance spread by the root. */
+                    const double own = keys && rates[r] < 2.75 ? 0.0095 * all * N : 0;
+                    const double error = error_of(&t, d, x);
+                    /* 1/8 for the draws, for coarse gains (0.1 % of a row, shown at 2.25 bits) and mixing; rows of 64
+                     * have a little more than the error of long ones */
+                    if (!(error < want * 1.125 + own && error > want * 0.8))
+                        fail_msg("d %u, power %g, %s, %g bits: error %g of what was promised", d, powers[w],
+                                 keys ? "keys" : "values", rates[r], error / want);
+                    test_codec_close(&t);
                 }
-                const double want = promised(d, keys, rates[r]) * N;
-                /* 1/8 above for the draws and for gains in 8 bits, and what rows share, which has its own error
-                 * (0.0095 of as much variance as the rest has here); 1/4 below, which the search of gains can take off.
-                 */
-                const double own = keys ? 0.0095 * N * promised(d, true, 1) / (0.36338 / (1 - 0.36338)) : 0;
-                if (!(error < want * 1.125 + 1.5 * own && error > want * 0.75))
-                    fail_msg("d %u, %s, %g bits: error %g of what was promised", d, keys ? "keys" : "values", rates[r],
-                             error / want);
-                free(page);
+            free(x);
+            vq_calibration_close(c);
+        }
+}
+
+/* `bits` counts all that rows take, and no group of 8 for a row is given away. */
+static void bits_are_what_rows_take(void **state)
+{
+    (void)state;
+    vq_kernels k;
+    vq_kernels_init(&k, vq_cpu_detect());
+    static const uint32_t sizes[] = {64, 96, 128, 256};
+    for (size_t s = 0; s < 4; s++) {
+        const uint32_t d = sizes[s];
+        vq_calibration *c = calibration(d, 0.5);
+        for (double bits = 1.5; bits <= 4; bits += 0.125) {
+            double got = 0;
+            for (int keys = 0; keys < 2; keys++) {
+                test_codec t;
+                open_codec(&t, &k, bits, d, keys, c);
+                got += (double)test_codec_page_bytes(&t) * 8 / 64 / d / 2;
                 test_codec_close(&t);
             }
-        free(x);
-        free(y);
+            if (!(got <= bits && got > bits - 8.0 / (2 * d)))
+                fail_msg("d %u, %g bits: rows take %g", d, bits, got);
+        }
         vq_calibration_close(c);
     }
+}
+
+/* Keys that RoPE turns: what they share is found again when the codec knows the frequencies, and scores meet it. */
+static void what_turns_is_shared(void **state)
+{
+    (void)state;
+    enum { D = 64, N_PAIRS = D / 2 };
+    vq_kernels k;
+    vq_kernels_init(&k, vq_cpu_detect());
+    double freq[N_PAIRS];
+    for (uint32_t f = 0; f < N_PAIRS; f++)
+        freq[f] = pow(1e4, -(double)f / N_PAIRS);
+    vq_calibration *c = calibration(D, 0.5);
+    for (int halves = 0; halves < 2; halves++) {
+        const vq_kv_rope rope = {freq, D, halves};
+        float *x = malloc((size_t)N * D * sizeof *x), q[D], y[64 * D];
+        vq_rng rng;
+        vq_rng_seed(&rng, 5);
+        for (uint32_t r = 0; r < N; r++)
+            for (uint32_t f = 0; f < N_PAIRS; f++) {
+                const uint32_t a = halves ? f : 2 * f, b = halves ? f + N_PAIRS : a + 1;
+                x[(size_t)r * D + a] = (float)(3 * cos(freq[f] * (100 + r)) + 0.1 * vq_rng_normal(&rng));
+                x[(size_t)r * D + b] = (float)(3 * sin(freq[f] * (100 + r)) + 0.1 * vq_rng_normal(&rng));
+            }
+        double error[2];
+        for (int knows = 0; knows < 2; knows++) {
+            test_codec t;
+            open_codec(&t, &k, 3, D, true, c);
+            if (knows) {
+                vq_error err;
+                t.codec->destroy(t.state);
+                t.env.calibration = c;
+                t.env.rope = &rope;
+                assert_int_equal(t.codec->create(&t.state, &t.env, &err), VQ_OK);
+            }
+            error[knows] = error_of(&t, D, x) / ((double)N * D);
+            uint8_t *page = calloc(1, test_codec_page_bytes(&t));
+            t.codec->encode(t.state, page, 0, 32, x);
+            t.codec->encode(t.state, page, 32, 32, x + 32 * D);
+            t.codec->decode(t.state, page, 0, 64, y);
+            for (uint32_t j = 0; j < D; j++)
+                q[j] = (float)vq_rng_normal(&rng);
+            uint8_t *query = aligned_alloc(64, t.codec->query_bytes(t.state));
+            float out[64];
+            const vq_rows rows = {.live = ~0ULL, .n = 64};
+            t.codec->prepare(t.state, query, q);
+            t.codec->score(t.state, page, &rows, query, 1, out);
+            for (uint32_t r = 0; r < 64; r++) {
+                double dot = 0, size = 0;
+                for (uint32_t j = 0; j < D; j++) {
+                    dot += (double)q[j] * (double)y[r * D + j];
+                    size += fabs((double)q[j] * (double)y[r * D + j]);
+                }
+                /* a query has 14 bits, folded and mixed: 2^-13 of its largest value for each coordinate at most */
+                if (!(fabs((double)out[r] - dot) <= size * 0x1p-9))
+                    fail_msg("row %u: score %g, of the decoded row %g", r, (double)out[r], dot);
+            }
+            free(query);
+            free(page);
+            test_codec_close(&t);
+        }
+        /* Each channel has an energy of 4.5, of which a plain mean leaves that of the quarter that turns fast. */
+        if (!(error[1] < 0.05 * error[0]))
+            fail_msg("halves %d: error %g with and %g without the frequencies", halves, error[1], error[0]);
+        free(x);
+    }
+    vq_calibration_close(c);
 }
 
 static void refused(const vq_kv_params *p, vq_status status, const char *says)
@@ -200,6 +344,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(error_is_what_water_filling_promises),
+        cmocka_unit_test(bits_are_what_rows_take),
+        cmocka_unit_test(what_turns_is_shared),
         cmocka_unit_test(calibrations_are_asked_for_and_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,32 +1,39 @@
 /* The project's own calibrated codec.
  *
- * Keys: what the keys of a head have in common is not coded, or coded once.  Their mean comes from the calibration;
- * what 32 neighbours share beyond that is stored once, as in velox.  The rest is turned into the calibrated basis in
- * which its coordinates are uncorrelated (KLT), bits go to groups of 8 coordinates by reverse water-filling, at least
- * one each, and coordinates with equal bits are mixed by Hadamard matrices: that evens out what the calibration's text
- * and the one at hand differ in.  Without mixing, and with one gain from the row's rms, rows unlike the calibration's
- * were cut off, which cost more than the basis gains.
+ * Keys: what 32 neighbours share is stored once and turns with the positions, as RoPE turns keys (quant/turned.h).  The
+ * calibration says how much each channel of the rest varies and how loudly queries hear it.  Channels are ordered by
+ * both, bits go to groups of 8 by reverse water-filling, and channels with equal bits are mixed by Hadamard matrices,
+ * which evens out what the calibration's text and the one at hand differ in.  A row becomes a trellis code
+ * (quant/trelliscode.h) with a gain.
  *
  * Values: rotated as in TurboQuant.  Neither a mean (the values that much attention rests on are near zero, and would
- * get the mean's error) nor a basis paid; levels and gains that do not shrink did, because attention sums over rows,
- * where errors average out and a shrinkage stays.
+ * get the mean's error) nor a basis paid; gains that do not shrink did, because attention sums over rows, where errors
+ * average out and a shrinkage stays.
  *
- * From 2.5 bits on keys take a quarter bit more and values a quarter less than the average.
- *
- * The basis takes 8 bits an entry under a scale for each vector, and is counted as shared.
- *
- * Page: codes of the segments (quant/mixcode.h); 64 gains, one byte each; for each granule its gains' scale in f16 and,
- * for keys, the gain of what neighbours share in f16 and its codes, coordinate j in the low and j + (padded d)/2 in the
- * high nibble of byte j. */
+ * Page: codes of two granules; for each granule 32 gains, a byte or (coarse) half a byte each; for each granule its
+ * largest gain in f16 and, for keys, the scale of what neighbours share in f16 and its codes: bytes or (coarse)
+ * nibbles, coordinate j in the low and j + width/2 in the high one of byte j. */
 #include <math.h>
 #include <string.h>
 
 #include "base/half.h"
 #include "base/rng.h"
 #include "kv/codec_rows.h"
-#include "quant/mixcode.h"
+#include "quant/trelliscode.h"
+#include "quant/turned.h"
 
-enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, NEAR_BITS = 4 };
+enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, GROUP = VQ_CODES_GROUP };
+
+/* See docs/methods.md for what these do. */
+static const double FINE_FROM = 2.75;  /* bits */
+static const double KEYS_MORE = 0.125; /* bits of keys above the average */
+static const double MOST_SPREAD = 0.9; /* bits; channels that differ more are divided by their roots */
+
+/* Coarse gains, as shares of the granule's largest: 3/16 octaves apart. */
+static const float coarse_gain[16] = {
+    1,           0.87813729F, 0.77109706F, 0.67710424F, 0.59460356F, 0.52212303F, 0.45848671F, 0.40260628F,
+    0.35355339F, 0.31046414F, 0.27262693F, 0.23940051F, 0.21022410F, 0.18460317F, 0.16210513F, 0,
+};
 
 static const vq_kv_option_info options[N_OPTIONS] = {
     [OPTION_BITS] = {.name = "bits",
@@ -46,17 +53,19 @@ static const vq_kv_option_info options[N_OPTIONS] = {
 struct optimal_state {
     vq_arena arena; /* holds this struct too */
     const vq_codes_kernels *k;
-    vq_mixcode code;
+    vq_trelliscode code;
     uint32_t d, width; /* width: d rounded up to 8 */
     bool keys;
-    float *scale; /* [width] of the rest's coordinates, 0 past d */
+    bool level;           /* keys: all coordinates are mixed and vary alike */
+    bool fine;            /* gains and what neighbours share have 8 bits, not 4 */
+    vq_rotation rotation; /* of values; for keys, of what neighbours share */
     /* keys */
-    int8_t *basis;      /* [d][width]: entry i of basis vector j at [i][j] */
-    float *basis_scale; /* [width], 0 past d */
-    float *mean;        /* [d] */
-    float *near;        /* [width] of what neighbours share */
-    /* values */
-    vq_rotation rotation;
+    float *scales;       /* [width] */
+    uint16_t *order;     /* [d] the channel that coordinate j is made of */
+    uint16_t *fold;      /* [d] f16: what channel j is divided by */
+    uint16_t *near_fold; /* [d] f16: the same for what neighbours share */
+    uint8_t *signs;      /* bit j: coordinate j is flipped before coordinates are mixed */
+    vq_turned turned;
 };
 
 static const struct optimal_state *state(const vq_codec_state *s)
@@ -64,141 +73,237 @@ static const struct optimal_state *state(const vq_codec_state *s)
     return (const struct optimal_state *)(const void *)s;
 }
 
-static const vq_levels *near_levels(void) { return &vq_levels_gaussian[NEAR_BITS - 1]; }
-
-static struct optimal_state *layout(vq_arena *arena, uint32_t d, bool keys)
+static struct optimal_state *layout(vq_arena *arena, const vq_codec_env *env)
 {
-    const size_t width = (d + VQ_CODES_GROUP - 1) / VQ_CODES_GROUP * VQ_CODES_GROUP;
-    struct optimal_state *s = vq_arena_take(arena, 1, sizeof *s), at = {.d = d, .width = (uint32_t)width, .keys = keys};
-    at.scale = vq_arena_take(arena, width, sizeof(float));
-    if (keys) {
-        at.basis = vq_arena_take(arena, d * width, 1);
-        at.basis_scale = vq_arena_take(arena, width, sizeof(float));
-        at.mean = vq_arena_take(arena, d, sizeof(float));
-        at.near = vq_arena_take(arena, width, sizeof(float));
-    } else {
-        vq_rotation_layout(&at.rotation, arena, d, false);
+    const uint32_t d = env->d;
+    const size_t width = (d + GROUP - 1) / GROUP * GROUP;
+    struct optimal_state *s = vq_arena_take(arena, 1, sizeof *s), at = {.d = d, .width = (uint32_t)width};
+    vq_rotation_layout(&at.rotation, arena, d, false);
+    if (env->keys) {
+        at.scales = vq_arena_take(arena, width, sizeof *at.scales);
+        at.order = vq_arena_take(arena, d, sizeof *at.order);
+        at.fold = vq_arena_take(arena, d, sizeof *at.fold);
+        at.near_fold = vq_arena_take(arena, d, sizeof *at.near_fold);
+        at.signs = vq_arena_take(arena, width / 8, 1);
+        vq_turned_layout(&at.turned, arena, d, env->rope);
     }
     if (s)
         *s = at;
     return s;
 }
 
+/* ---- what a calibration says of keys ---- */
+
+static void put_folds(uint16_t *to, const float *x, uint32_t n)
+{
+    for (uint32_t j = 0; j < n; j++)
+        to[j] = vq_f16_from_f32_clamped(x[j] > 0x1p-14F ? x[j] : 0x1p-14F);
+}
+
+static void get_folds(const struct optimal_state *s, float *to, const uint16_t *from)
+{
+    s->k->f16_to_f32(to, from, s->d);
+}
+
+/* Of a pair that turns, both channels see the same over some positions: their mean. */
+static void share_pairs(const vq_turned *t, float *x)
+{
+    for (uint32_t j = 0; j < t->d; j++) {
+        uint32_t other;
+        if (vq_turned_pair(t, j, &other) && j < other)
+            x[j] = x[other] = 0.5F * (x[j] + x[other]);
+    }
+}
+
+/* No channel less than a share of the mean, so that none is divided by nothing. */
+static void lift(float *x, uint32_t d, float share)
+{
+    float sum = 0;
+    for (uint32_t j = 0; j < d; j++)
+        sum += x[j];
+    const float least = sum > 0 ? share * sum / (float)d : 1;
+    for (uint32_t j = 0; j < d; j++)
+        x[j] += least;
+}
+
+/* loud [d]: mean squares of the queries that a kv head gets. */
+static void take_queries(const vq_codec_env *env, float *loud)
+{
+    const vq_calibration_info *info = vq_calibration_get_info(env->calibration);
+    const uint32_t group = info->n_heads / info->n_kv_heads, d = env->d;
+    memset(loud, 0, d * sizeof *loud);
+    for (uint32_t h = 0; h < group; h++) {
+        const float *moment = vq_calibration_at(env->calibration, VQ_QUERY_MOMENT, env->layer, env->head * group + h);
+        for (uint32_t j = 0; j < d; j++)
+            loud[j] += moment[(size_t)j * d + j];
+    }
+    for (uint32_t j = 0; j < d; j++)
+        loud[j] = loud[j] > 0 ? loud[j] : 0;
+}
+
+/* How many bits the channels' variances save against their mean. */
+static double spread(const float *x, uint32_t d)
+{
+    double sum = 0, logs = 0;
+    for (uint32_t j = 0; j < d; j++) {
+        sum += (double)x[j];
+        logs += log2((double)x[j]);
+    }
+    return 0.5 * (log2(sum / d) - logs / d);
+}
+
+/* Fold and order of channels, and what coordinates then vary by: energy [width]. */
+static void plan_keys(struct optimal_state *s, const vq_codec_env *env, float *energy)
+{
+    float loud[VQ_MAX_HEAD_DIM], rest[VQ_MAX_HEAD_DIM], near[VQ_MAX_HEAD_DIM], fold[VQ_MAX_HEAD_DIM];
+    memcpy(rest, vq_calibration_at(env->calibration, VQ_KEY_TURN_REST, env->layer, env->head), s->d * sizeof *rest);
+    memcpy(near, vq_calibration_at(env->calibration, VQ_KEY_TURN_NEAR, env->layer, env->head), s->d * sizeof *near);
+    take_queries(env, loud);
+    share_pairs(&s->turned, rest);
+    share_pairs(&s->turned, near);
+    lift(rest, s->d, 0x1p-13F);
+    lift(near, s->d, 0x1p-13F);
+    lift(loud, s->d, 0x1p-10F);
+    s->level = spread(rest, s->d) > MOST_SPREAD;
+    for (uint32_t j = 0; j < s->d; j++) {
+        fold[j] = s->level ? sqrtf(sqrtf(rest[j])) : 1 / sqrtf(sqrtf(sqrtf(loud[j])));
+        near[j] = sqrtf(sqrtf(near[j]));
+    }
+    put_folds(s->fold, fold, s->d);
+    put_folds(s->near_fold, near, s->d);
+    get_folds(s, fold, s->fold);
+    memset(energy, 0, s->width * sizeof *energy);
+    for (uint32_t j = 0; j < s->d; j++) {
+        s->order[j] = (uint16_t)j;
+        energy[j] = rest[j] / (fold[j] * fold[j]);
+    }
+    for (uint32_t j = 1; j < s->d; j++) /* the largest first; equal ones stay in order */
+        for (uint32_t i = j; i > 0 && energy[i] > energy[i - 1]; i--) {
+            const float e = energy[i];
+            const uint16_t o = s->order[i];
+            energy[i] = energy[i - 1], s->order[i] = s->order[i - 1];
+            energy[i - 1] = e, s->order[i - 1] = o;
+        }
+}
+
+/* Bytes of a granule besides codes: gains, the largest one and, for keys, what neighbours share. */
+static uint32_t granule_extra(uint32_t width, bool keys, bool fine)
+{
+    return VQ_GRANULE / (fine ? 1 : 2) + 2 + (keys ? 2 + width / (fine ? 1 : 2) : 0);
+}
+
 /* Bits of all groups together. */
-static uint32_t n_bits(const vq_codec_env *env, uint32_t n_groups)
+static uint32_t n_bits(const vq_codec_env *env, uint32_t width, bool fine)
 {
     const double bits = env->options[OPTION_BITS], own = env->options[OPTION_VALUES];
-    double keys = bits, values = own;
-    if (own <= 0) {
-        keys = bits >= 2.5 && bits < VQ_MIXCODE_MAX_BITS ? fmin(bits + 0.25, VQ_MIXCODE_MAX_BITS) : bits;
-        values = 2 * bits - keys;
-    }
-    const uint32_t n = (uint32_t)rint((env->keys ? keys : values) * n_groups);
-    return n > n_groups ? n : n_groups;
+    const double extra_keys = granule_extra(width, true, fine) * 8.0 / VQ_GRANULE;
+    const double extra_values = granule_extra(width, false, fine) * 8.0 / VQ_GRANULE;
+    const double keys = ((bits + (own > 0 ? 0 : KEYS_MORE)) * width - extra_keys) / GROUP;
+    const double both = (2 * bits * width - extra_keys - extra_values) / GROUP;
+    const double values = own > 0 ? (own * width - extra_values) / GROUP : both - rint(keys);
+    const double n = env->keys ? (own > 0 ? floor(keys) : rint(keys)) : floor(values), groups = width / GROUP;
+    return (uint32_t)fmin(fmax(n, groups), VQ_TRELLIS_MAX_BITS * groups);
 }
 
-/* Mixes vectors [first, first + n) of the basis [d][d], n a power of two, and evens out their variances. */
-static void mix_vectors(const struct optimal_state *s, float *basis, float *rest, float *near, uint32_t first,
-                        uint32_t n)
+/* Bits by reverse water-filling: each group has one, and of the others one after another goes to where it takes most
+ * off the error. */
+static void allocate(uint8_t *bits, const float *energy, uint32_t n_groups, uint32_t n_bits)
 {
-    float column[VQ_MAX_HEAD_DIM], sum = 0, near_sum = 0;
-    for (uint32_t j = first; j < first + n; j++) {
-        sum += rest[j];
-        near_sum += near[j];
-    }
-    for (uint32_t j = first; j < first + n; j++) {
-        rest[j] = sum / (float)n;
-        near[j] = near_sum / (float)n;
-    }
-    for (uint32_t i = 0; i < s->d; i++) {
-        for (uint32_t j = 0; j < n; j++) {
-            const float entry = basis[(size_t)(first + j) * s->d + i];
-            column[j] = vq_hash64(first + j, 0, 0, 0, 0) & 1 ? -entry : entry;
+    memset(bits, 1, n_groups);
+    for (uint32_t i = n_groups; i < n_bits; i++) {
+        uint32_t best = 0;
+        float most = -1;
+        for (uint32_t g = 0; g < n_groups; g++) {
+            const float less = bits[g] < VQ_TRELLIS_MAX_BITS
+                                   ? energy[g] * (vq_trelliscode_noise(bits[g]) - vq_trelliscode_noise(bits[g] + 1u))
+                                   : -1;
+            if (less > most) {
+                most = less;
+                best = g;
+            }
         }
-        s->k->hadamard(column, n);
-        for (uint32_t j = 0; j < n; j++)
-            basis[(size_t)(first + j) * s->d + i] = column[j];
+        bits[best]++;
     }
 }
 
-/* Each run of groups with the same bits, by powers of two; where d is no multiple of 8, its last group stays as it is.
+/* How many groups from this one on are mixed: as many as have its bits, to a power of two; 0 for a last one that d
+ * cuts.
  */
-static void mix_basis(const struct optimal_state *s, const uint8_t *bits, float *basis, float *rest, float *near)
+static uint32_t n_mixed(const struct optimal_state *s, const uint8_t *bits, uint32_t group)
 {
-    const uint32_t n_whole = s->d / VQ_CODES_GROUP;
-    for (uint32_t g = 0; g < n_whole;) {
-        uint32_t n = 1;
-        while (g + 2 * n <= n_whole && bits[g + 2 * n - 1] == bits[g])
-            n *= 2;
-        mix_vectors(s, basis, rest, near, g * VQ_CODES_GROUP, n * VQ_CODES_GROUP);
-        g += n;
+    const uint32_t n_whole = s->d / GROUP;
+    uint32_t n = 1, same = 1;
+    while (group + same < n_whole && (s->level || bits[group + same] == bits[group]))
+        same++;
+    while (2 * n <= same)
+        n *= 2;
+    return group < n_whole ? n : 0;
+}
+
+/* energy [width] of coordinates before they are mixed with those of as many bits -> after */
+static void mix_energy(const struct optimal_state *s, const uint8_t *bits, float *energy)
+{
+    for (uint32_t g = 0, n; g < s->width / GROUP; g += n ? n : 1) {
+        float sum = 0;
+        n = n_mixed(s, bits, g);
+        for (uint32_t j = g * GROUP; j < (g + n) * GROUP; j++)
+            sum += energy[j];
+        for (uint32_t j = g * GROUP; j < (g + n) * GROUP; j++)
+            energy[j] = sum / (float)(n * GROUP);
     }
 }
 
-/* Basis vectors as rows [d][d] -> 8 bits an entry. */
-static void take_basis(struct optimal_state *s, const float *basis)
+static void fit_keys(struct optimal_state *s, const vq_codec_env *env, uint8_t *bits)
 {
-    for (uint32_t j = 0; j < s->d; j++) {
-        const float *v = basis + (size_t)j * s->d;
-        const float most = s->k->largest(v, s->d);
-        s->basis_scale[j] = most / 127;
-        for (uint32_t i = 0; i < s->d; i++)
-            s->basis[(size_t)i * s->width + j] = (int8_t)(most > 0 ? rintf(v[i] * (127 / most)) : 0);
-    }
+    const uint32_t n_groups = s->width / GROUP;
+    float energy[VQ_MAX_HEAD_DIM], of[VQ_TRELLISCODE_MAX_GROUPS] = {0};
+    vq_turned_fill(&s->turned, env->kernels, env->rope);
+    plan_keys(s, env, energy);
+    if (s->level)
+        mix_energy(s, bits, energy);
+    for (uint32_t j = 0; j < s->width; j++)
+        of[j / GROUP] += energy[j];
+    allocate(bits, of, n_groups, n_bits(env, s->width, s->fine));
+    mix_energy(s, bits, energy);
+    for (uint32_t g = 0; g < n_groups; g++)
+        s->signs[g] = (uint8_t)vq_hash64(env->seed, env->layer, env->head, g, 1);
+    for (uint32_t j = 0; j < s->width; j++)
+        s->scales[j] = sqrtf(energy[j]);
 }
 
-static vq_status fit_keys(struct optimal_state *s, const vq_codec_env *env, uint8_t *bits, vq_error *err)
+/* Rotated values vary alike everywhere. */
+static void fit_values(const struct optimal_state *s, const vq_codec_env *env, uint8_t *bits)
 {
-    const vq_calibration *c = env->calibration;
-    const size_t n = (size_t)env->d * env->d;
-    vq_arena scratch = {0};
-    vq_arena_take(&scratch, n, sizeof(float));
-    VQ_TRY(vq_arena_alloc(&scratch, err));
-    float *basis = vq_arena_take(&scratch, n, sizeof(float)), rest[VQ_MAX_HEAD_DIM] = {0}, near[VQ_MAX_HEAD_DIM] = {0};
-    memcpy(basis, vq_calibration_at(c, VQ_KEY_REST_BASIS, env->layer, env->head), n * sizeof *basis);
-    memcpy(rest, vq_calibration_at(c, VQ_KEY_REST_SPECTRUM, env->layer, env->head), env->d * sizeof *rest);
-    memcpy(near, vq_calibration_at(c, VQ_KEY_NEAR_VARIANCE, env->layer, env->head), env->d * sizeof *near);
-    memcpy(s->mean, vq_calibration_at(c, VQ_KEY_MEAN, env->layer, env->head), env->d * sizeof *s->mean);
-    vq_mix_allocate(bits, rest, s->width / VQ_CODES_GROUP, n_bits(env, s->width / VQ_CODES_GROUP));
-    mix_basis(s, bits, basis, rest, near);
-    take_basis(s, basis);
-    for (uint32_t j = 0; j < s->d; j++) {
-        s->scale[j] = sqrtf(rest[j]);
-        s->near[j] = sqrtf(near[j]);
-    }
-    vq_arena_free(&scratch);
-    return VQ_OK;
-}
-
-/* Rotated values vary alike everywhere; those of the last group past d are zero. */
-static vq_status fit_values(struct optimal_state *s, const vq_codec_env *env, uint8_t *bits, vq_error *err)
-{
-    VQ_TRY(vq_rotation_draw(&s->rotation, s->k, vq_hash64(env->seed, env->layer, env->head, env->keys, 0), err));
-    const uint32_t n_groups = s->width / VQ_CODES_GROUP, n = n_bits(env, n_groups);
+    const uint32_t n_groups = s->width / GROUP, n = n_bits(env, s->width, s->fine);
     for (uint32_t g = 0; g < n_groups; g++)
         bits[g] = (uint8_t)(n / n_groups + (g < n % n_groups));
-    for (uint32_t j = 0; j < s->d; j++)
-        s->scale[j] = 1;
-    return VQ_OK;
 }
 
 static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error *err)
 {
+    static const float ones[VQ_MAX_HEAD_DIM] = {[0 ... VQ_MAX_HEAD_DIM - 1] = 1};
     *out = NULL;
     VQ_TRY(vq_codec_check_d(env, "optimal", err));
     vq_arena arena = {0};
-    layout(&arena, env->d, env->keys);
+    layout(&arena, env);
     VQ_TRY(vq_arena_alloc(&arena, err));
-    struct optimal_state *s = layout(&arena, env->d, env->keys);
+    struct optimal_state *s = layout(&arena, env);
     s->arena = arena;
     s->k = &env->kernels->codes;
-    uint8_t bits[VQ_MIXCODE_MAX_GROUPS];
-    const vq_status status = (env->keys ? fit_keys : fit_values)(s, env, bits, err);
+    s->keys = env->keys;
+    s->fine = env->options[OPTION_BITS] >= FINE_FROM;
+    const vq_status status =
+        vq_rotation_draw(&s->rotation, s->k, vq_hash64(env->seed, env->layer, env->head, env->keys, 0), err);
     if (status != VQ_OK) {
         vq_arena_free(&arena);
         return status;
     }
-    vq_mixcode_make(&s->code, bits, s->scale, s->k, env->d, env->keys);
+    uint8_t bits[VQ_TRELLISCODE_MAX_GROUPS] = {0};
+    if (s->keys)
+        fit_keys(s, env, bits);
+    else
+        fit_values(s, env, bits);
+    vq_trelliscode_make(&s->code, bits, s->keys ? s->scales : ones, env->kernels, env->d, env->keys);
     *out = (vq_codec_state *)s;
     return VQ_OK;
 }
@@ -211,137 +316,214 @@ static void destroy(vq_codec_state *s)
     vq_arena_free(&arena);
 }
 
-/* Of what a granule has besides codes and gains. */
-static size_t extra_bytes(const struct optimal_state *c)
-{
-    return sizeof(uint16_t) + (c->keys ? sizeof(uint16_t) + c->width / 2 : 0);
-}
+static uint32_t extra_bytes(const struct optimal_state *c) { return granule_extra(c->width, c->keys, c->fine); }
 
 static void page_bytes(const vq_codec_state *s, vq_page_bytes *out)
 {
-    *out = (vq_page_bytes){
-        .codes = state(s)->code.page_bytes,
-        .scales = VQ_PAGE_ROWS + 2 * extra_bytes(state(s)),
-    };
+    *out = (vq_page_bytes){.codes = state(s)->code.page_bytes, .scales = 2 * (size_t)extra_bytes(state(s))};
 }
 
 static size_t shared_bytes(const vq_codec_state *s)
 {
     const struct optimal_state *c = state(s);
-    const size_t scales = c->width * sizeof(float);
-    return c->keys ? (size_t)c->d * c->width + c->d * sizeof(float) + 3 * scales
-                   : vq_rotation_bytes(&c->rotation) + scales;
+    const size_t of_keys = c->width * sizeof *c->scales +
+                           c->d * (sizeof *c->order + sizeof *c->fold + sizeof *c->near_fold) + c->width / 8 +
+                           vq_turned_bytes(&c->turned);
+    return vq_rotation_bytes(&c->rotation) + (c->keys ? of_keys : 0);
 }
-
-static size_t gains_at(const struct optimal_state *c) { return c->code.page_bytes; }
 
 static size_t extra_at(const struct optimal_state *c, uint32_t granule)
 {
-    return gains_at(c) + VQ_PAGE_ROWS + granule * extra_bytes(c);
+    return c->code.page_bytes + (size_t)granule * extra_bytes(c);
 }
 
-/* y [width] = B x */
-static void to_basis(const struct optimal_state *c, const float *x, float *y)
+static size_t gains_bytes(const struct optimal_state *c) { return VQ_GRANULE / (c->fine ? 1 : 2); }
+
+/* ---- between channels and coordinates ---- */
+
+static void mix(const struct optimal_state *c, float *y, bool back)
 {
-    memset(y, 0, c->width * sizeof *y);
-    for (uint32_t i = 0; i < c->d; i++) {
-        const int8_t *b = c->basis + (size_t)i * c->width;
-        for (uint32_t j = 0; j < c->width; j++)
-            y[j] += x[i] * (float)b[j];
+    if (!back)
+        c->k->flip(y, c->signs, c->width);
+    for (uint32_t g = 0, n; g < c->code.n_groups; g += n ? n : 1) {
+        n = n_mixed(c, c->code.bits, g);
+        if (n)
+            c->k->hadamard(y + (size_t)g * GROUP, n * GROUP);
     }
-    for (uint32_t j = 0; j < c->width; j++)
-        y[j] *= c->basis_scale[j];
+    if (back)
+        c->k->flip(y, c->signs, c->width);
 }
 
-/* x [d] = B' y; y [width] is overwritten */
-static void from_basis(const struct optimal_state *c, float *y, float *x)
+/* x [d] -> y [width]: divided by folds (a key), or multiplied (a query) */
+static void to_coordinates(const struct optimal_state *c, const float *x, float *y, bool query)
 {
-    for (uint32_t j = 0; j < c->width; j++)
-        y[j] *= c->basis_scale[j];
-    for (uint32_t i = 0; i < c->d; i++) {
-        const int8_t *b = c->basis + (size_t)i * c->width;
-        float part[VQ_CODES_GROUP] = {0};
-        for (uint32_t j = 0; j < c->width; j += VQ_CODES_GROUP)
-            for (uint32_t p = 0; p < VQ_CODES_GROUP; p++)
-                part[p] += y[j + p] * (float)b[j + p];
-        x[i] = ((part[0] + part[4]) + (part[2] + part[6])) + ((part[1] + part[5]) + (part[3] + part[7]));
+    float fold[VQ_MAX_HEAD_DIM];
+    get_folds(c, fold, c->fold);
+    memset(y + c->d, 0, (c->width - c->d) * sizeof *y);
+    for (uint32_t j = 0; j < c->d; j++)
+        y[j] = query ? x[c->order[j]] * fold[c->order[j]] : x[c->order[j]] / fold[c->order[j]];
+    mix(c, y, false);
+}
+
+/* y [width], which is overwritten, -> x [d], a key */
+static void from_coordinates(const struct optimal_state *c, float *y, float *x)
+{
+    float fold[VQ_MAX_HEAD_DIM];
+    get_folds(c, fold, c->fold);
+    mix(c, y, true);
+    for (uint32_t j = 0; j < c->d; j++)
+        x[c->order[j]] = y[j] * fold[c->order[j]];
+}
+
+/* ---- what neighbours share ---- */
+
+static const vq_levels *near_levels(void) { return &vq_levels_gaussian[3]; }
+
+/* The vector [d] that scale and codes at `from` stand for. */
+static void open_near(const struct optimal_state *c, const uint8_t *from, float *near)
+{
+    uint8_t codes[VQ_MAX_HEAD_DIM];
+    float fold[VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM];
+    uint16_t half;
+    memcpy(&half, from, sizeof half);
+    const float scale = vq_f32_from_f16(half);
+    from += sizeof half;
+    if (c->fine) {
+        for (uint32_t j = 0; j < c->d; j++)
+            near[j] = (float)((int)from[j] - 128) * scale;
+    } else {
+        c->k->nibbles(codes, from, near_levels()->key[1], c->width / 2);
+        for (uint32_t j = 0; j < c->d; j++)
+            near[j] = (float)(2 * codes[j] - VQ_NARROW_TOP) * scale;
+    }
+    vq_rotation_invert(&c->rotation, near, scratch);
+    get_folds(c, fold, c->near_fold);
+    for (uint32_t j = 0; j < c->d; j++)
+        near[j] *= fold[j];
+}
+
+/* near [d], divided by its folds and rotated, -> scale and codes at `to` */
+static void put_near(const struct optimal_state *c, uint8_t *to, const float *z)
+{
+    uint8_t codes[VQ_MAX_HEAD_DIM] = {0};
+    uint16_t half;
+    if (c->fine) {
+        half = vq_f16_from_f32_clamped(c->k->largest(z, c->d) / 127);
+        const float scale = vq_f32_from_f16(half), inv = scale > 0 ? 1 / scale : 0;
+        for (uint32_t j = 0; j < c->d; j++) {
+            const float n = rintf(z[j] * inv);
+            codes[j] = (uint8_t)(128 + (int)(n > 127 ? 127 : n < -127 ? -127 : n));
+        }
+        memcpy(to + sizeof half, codes, c->width);
+    } else {
+        const vq_levels *l = near_levels();
+        float squares = 0, along = 0, own = 0;
+        for (uint32_t j = 0; j < c->d; j++)
+            squares += z[j] * z[j];
+        const float rms = sqrtf(squares / (float)c->d);
+        if (rms >= 0x1p-40F) {
+            c->k->count(codes, z, 1 / rms, l->bounds, 15, c->d);
+            for (uint32_t j = 0; j < c->d; j++) {
+                const float level = (float)l->v[codes[j]];
+                along += z[j] * level;
+                own += level * level;
+            }
+        }
+        half = vq_f16_from_f32_clamped(own > 0 && along > 0 ? along / own : 0);
+        for (uint32_t j = 0; j < c->width / 2; j++)
+            to[sizeof half + j] = (uint8_t)(codes[j] | codes[c->width / 2 + j] << 4);
+    }
+    memcpy(to, &half, sizeof half);
+}
+
+/* Takes what the rows x [32][d] share off them; it goes to `to`. */
+static void encode_near(const struct optimal_state *c, uint8_t *to, float *x)
+{
+    float near[VQ_MAX_HEAD_DIM] = {0}, fold[VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM];
+    for (uint32_t i = 0; i < VQ_GRANULE; i++)
+        vq_turned_back(&c->turned, i, x + (size_t)i * c->d, near);
+    get_folds(c, fold, c->near_fold);
+    for (uint32_t j = 0; j < c->d; j++)
+        near[j] *= (1.0F / VQ_GRANULE) / fold[j];
+    vq_rotation_apply(&c->rotation, near, scratch);
+    put_near(c, to, near);
+    open_near(c, to, near);
+    for (uint32_t i = 0; i < VQ_GRANULE; i++)
+        vq_turned_add(&c->turned, i, -1, near, x + (size_t)i * c->d);
+}
+
+/* ---- gains ---- */
+
+/* gains [32] -> codes and the largest, in f16 */
+static void put_gains(const struct optimal_state *c, uint8_t *to, const float *gains)
+{
+    float most = 0;
+    for (uint32_t i = 0; i < VQ_GRANULE; i++)
+        most = gains[i] > most ? gains[i] : most;
+    const uint16_t half = vq_f16_from_f32_clamped(c->fine ? most / 255 : most);
+    const float unit = vq_f32_from_f16(half), inv = unit > 0 ? 1 / unit : 0;
+    for (uint32_t i = 0; i < VQ_GRANULE; i++) {
+        const float share = gains[i] * inv;
+        if (c->fine) {
+            to[i] = (uint8_t)(share + 0.5F < 255 ? share + 0.5F : 255);
+            continue;
+        }
+        uint8_t n = 0;
+        while (n < 15 && share < 0.5F * (coarse_gain[n] + coarse_gain[n + 1]))
+            n++;
+        to[i / 2] = (uint8_t)(i % 2 ? to[i / 2] | n << 4 : n);
+    }
+    memcpy(to + gains_bytes(c), &half, sizeof half);
+}
+
+/* gains [64], 0 for rows of granules that are not there */
+static void open_gains(const struct optimal_state *c, const uint8_t *page, uint32_t n_granules, float *gains)
+{
+    memset(gains, 0, VQ_PAGE_ROWS * sizeof *gains);
+    for (uint32_t g = 0; g < n_granules; g++, gains += VQ_GRANULE) {
+        const uint8_t *from = page + extra_at(c, g);
+        uint16_t half;
+        memcpy(&half, from + gains_bytes(c), sizeof half);
+        const float unit = vq_f32_from_f16(half);
+        if (c->fine)
+            c->k->scale_bytes(gains, from, unit, VQ_GRANULE);
+        for (uint32_t i = 0; !c->fine && i < VQ_GRANULE; i++)
+            gains[i] = coarse_gain[i % 2 ? from[i / 2] >> 4 : from[i / 2] & 15] * unit;
     }
 }
+
+/* ---- rows ---- */
 
 /* Past this, squares and sums overflow. */
 #define HUGE_VALUE 0x1p40F
 
 static float within(float x) { return x > HUGE_VALUE ? HUGE_VALUE : x < -HUGE_VALUE ? -HUGE_VALUE : x; }
 
-/* Takes what the rows y [32][width] share off them; its gain and codes go to `to`. */
-static void encode_near(const struct optimal_state *c, uint8_t *to, float *y)
+static const uint8_t *near_at(const struct optimal_state *c, const uint8_t *page, uint32_t granule)
 {
-    const vq_levels *l = near_levels();
-    float mean[VQ_MAX_HEAD_DIM] = {0}, z[VQ_MAX_HEAD_DIM], squares = 0, along = 0, own = 0;
-    uint8_t codes[VQ_MAX_HEAD_DIM] = {0};
-    for (uint32_t i = 0; i < VQ_GRANULE; i++)
-        for (uint32_t j = 0; j < c->width; j++)
-            mean[j] += y[(size_t)i * c->width + j];
-    for (uint32_t j = 0; j < c->width; j++) {
-        mean[j] *= 1.0F / VQ_GRANULE;
-        z[j] = c->near[j] > 0 ? mean[j] / c->near[j] : 0;
-        squares += z[j] * z[j];
-    }
-    const float rms = sqrtf(squares / (float)c->d);
-    float gain = 0;
-    if (rms >= 0x1p-40F) {
-        c->k->count(codes, z, 1 / rms, l->bounds, (1u << NEAR_BITS) - 1, c->width);
-        for (uint32_t j = 0; j < c->width; j++) {
-            const float level = (float)l->v[codes[j]] * l->step * c->near[j];
-            along += mean[j] * level;
-            own += level * level;
-        }
-        gain = own > 0 && along > 0 ? along / own : 0;
-    }
-    const uint16_t half = vq_f16_from_f32_clamped(gain);
-    memcpy(to, &half, sizeof half);
-    for (uint32_t j = 0; j < c->width / 2; j++)
-        to[sizeof half + j] = (uint8_t)(codes[j] | codes[c->width / 2 + j] << 4);
-    gain = vq_f32_from_f16(half);
-    for (uint32_t j = 0; j < c->width; j++) {
-        const float level = (float)l->v[codes[j]] * l->step * c->near[j] * gain;
-        for (uint32_t i = 0; i < VQ_GRANULE; i++)
-            y[(size_t)i * c->width + j] -= level;
-    }
+    return page + extra_at(c, granule) + gains_bytes(c) + sizeof(uint16_t);
 }
 
-static void encode_granule(const struct optimal_state *c, uint8_t *page, uint32_t granule, const float *x)
+static void encode_granule(const struct optimal_state *c, uint8_t *page, uint32_t granule, const float *rows)
 {
-    float y[VQ_GRANULE * VQ_MAX_HEAD_DIM], row[VQ_MAX_HEAD_DIM], gains[VQ_GRANULE], most = 0;
-    uint8_t codes[VQ_GRANULE * VQ_MAX_HEAD_DIM];
-    uint8_t *extra = page + extra_at(c, granule), *bytes = page + gains_at(c) + (size_t)VQ_GRANULE * granule;
-    for (uint32_t i = 0; i < VQ_GRANULE; i++) {
-        float *to = y + (size_t)i * c->width;
-        memset(to, 0, c->width * sizeof *to);
-        for (uint32_t j = 0; j < c->d; j++)
-            row[j] = within(x[(size_t)i * c->d + j]) - (c->keys ? c->mean[j] : 0);
-        if (c->keys) {
-            to_basis(c, row, to);
-        } else {
-            memcpy(to, row, c->d * sizeof *to);
-            vq_rotation_apply(&c->rotation, to, row);
-        }
-    }
+    float x[VQ_GRANULE * VQ_MAX_HEAD_DIM], y[VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM], gains[VQ_GRANULE];
+    uint8_t codes[VQ_GRANULE * VQ_MAX_HEAD_DIM / 8 * VQ_TRELLIS_MAX_BITS];
+    for (size_t i = 0; i < (size_t)VQ_GRANULE * c->d; i++)
+        x[i] = within(rows[i]);
     if (c->keys)
-        encode_near(c, extra + sizeof(uint16_t), y);
+        encode_near(c, (uint8_t *)(uintptr_t)near_at(c, page, granule), x);
     for (uint32_t i = 0; i < VQ_GRANULE; i++) {
-        gains[i] = vq_mixcode_encode(&c->code, codes + (size_t)i * c->width, y + (size_t)i * c->width);
-        most = gains[i] > most ? gains[i] : most;
+        if (c->keys) {
+            to_coordinates(c, x + (size_t)i * c->d, y, false);
+        } else {
+            memset(y + c->d, 0, (c->width - c->d) * sizeof *y);
+            memcpy(y, x + (size_t)i * c->d, c->d * sizeof *y);
+            vq_rotation_apply(&c->rotation, y, scratch);
+        }
+        gains[i] = vq_trelliscode_encode(&c->code, codes + (size_t)i * c->code.row_bytes, y);
     }
-    vq_mixcode_pack(&c->code, page, granule, codes);
-
-    const uint16_t half = vq_f16_from_f32_clamped(most / 255);
-    const float scale = vq_f32_from_f16(half), inv = scale > 0 ? 1 / scale : 0;
-    memcpy(extra, &half, sizeof half);
-    for (uint32_t i = 0; i < VQ_GRANULE; i++) {
-        const float n = gains[i] * inv + 0.5F;
-        bytes[i] = (uint8_t)(n < 255 ? n : 255);
-    }
+    vq_trelliscode_pack(&c->code, page, granule, codes);
+    put_gains(c, page + extra_at(c, granule), gains);
 }
 
 static void encode(const vq_codec_state *s, void *page, uint32_t first, uint32_t n, const float *x)
@@ -353,47 +535,19 @@ static void encode(const vq_codec_state *s, void *page, uint32_t first, uint32_t
 
 static uint32_t granules(uint32_t n_rows) { return (n_rows + VQ_GRANULE - 1) / VQ_GRANULE; }
 
-static float half_at(const uint8_t *p)
-{
-    uint16_t half;
-    memcpy(&half, p, sizeof half);
-    return vq_f32_from_f16(half);
-}
-
-static void open_gains(const struct optimal_state *c, const uint8_t *page, uint32_t n_granules, float *gains)
-{
-    memset(gains, 0, VQ_PAGE_ROWS * sizeof *gains);
-    for (uint32_t g = 0; g < n_granules; g++)
-        c->k->scale_bytes(gains + (size_t)VQ_GRANULE * g, page + gains_at(c) + (size_t)VQ_GRANULE * g,
-                          half_at(page + extra_at(c, g)), VQ_GRANULE);
-}
-
-/* What neighbours share, as unsigned bytes u [width]; returns its gain. */
-static float open_near(const struct optimal_state *c, const uint8_t *page, uint32_t granule, uint8_t *u)
-{
-    const uint8_t *at = page + extra_at(c, granule) + sizeof(uint16_t);
-    c->k->nibbles(u, at + sizeof(uint16_t), near_levels()->key[1], c->width / 2);
-    return half_at(at);
-}
-
 static void decode(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x)
 {
     const struct optimal_state *c = state(s);
     const uint32_t n_granules = granules(first + n);
-    float gains[VQ_PAGE_ROWS], y[VQ_MAX_HEAD_DIM], near[2] = {0};
-    uint8_t u[2][VQ_MAX_HEAD_DIM];
+    float gains[VQ_PAGE_ROWS], y[VQ_MAX_HEAD_DIM], near[2][VQ_MAX_HEAD_DIM];
     open_gains(c, page, n_granules, gains);
     for (uint32_t g = 0; c->keys && g < n_granules; g++)
-        near[g] = open_near(c, page, g, u[g]) * near_levels()->step;
-    for (uint32_t i = 0; i < n; i++, x += c->d) {
-        const uint32_t g = (first + i) / VQ_GRANULE;
-        vq_mixcode_decode(&c->code, page, gains, n_granules, first + i, 1, y);
-        for (uint32_t j = 0; c->keys && j < c->width; j++)
-            y[j] += (float)(2 * u[g][j] - VQ_NARROW_TOP) * near[g] * c->near[j];
+        open_near(c, near_at(c, page, g), near[g]);
+    for (uint32_t i = first; i < first + n; i++, x += c->d) {
+        vq_trelliscode_decode(&c->code, page, gains, i, 1, y);
         if (c->keys) {
-            from_basis(c, y, x);
-            for (uint32_t j = 0; j < c->d; j++)
-                x[j] += c->mean[j];
+            from_coordinates(c, y, x);
+            vq_turned_add(&c->turned, i % VQ_GRANULE, 1, near[i / VQ_GRANULE], x);
         } else {
             memcpy(x, y, c->d * sizeof *x);
             vq_rotation_invert(&c->rotation, x, y);
@@ -401,76 +555,47 @@ static void decode(const vq_codec_state *s, const void *page, uint32_t first, ui
     }
 }
 
-/* ---- keys ---- */
+static void fetch_next(const struct optimal_state *c, const vq_rows *rows)
+{
+    if (rows->next)
+        for (size_t i = 0; i < 2 * extra_bytes(c); i += 64)
+            __builtin_prefetch((const uint8_t *)rows->next + extra_at(c, 0) + i);
+}
 
-typedef struct near_head {
-    float unit, base; /* base: of the mean over all keys */
-    int32_t sum;
-    uint8_t unused[52];
-} near_head;
-_Static_assert(sizeof(near_head) == 64, "queries are read in vectors");
+/* ---- keys: a query as it came, which meets what neighbours share, then that of the rows' codes ---- */
 
-static size_t near_bytes(const struct optimal_state *c) { return ((size_t)c->width + 63) / 64 * 64; }
+static size_t plain_bytes(const struct optimal_state *c) { return (c->d * sizeof(float) + 63) / 64 * 64; }
 
-/* The query of the rows' codes, then what meets the neighbours' mean: a head, and 14 bits a coordinate. */
 static size_t query_bytes(const vq_codec_state *s)
 {
-    const struct optimal_state *c = state(s);
-    return vq_mixcode_query_bytes(&c->code) + sizeof(near_head) + 2 * near_bytes(c);
+    return plain_bytes(state(s)) + vq_trelliscode_query_bytes(&state(s)->code);
 }
 
 static void prepare(const vq_codec_state *s, void *query, const float *q)
 {
     const struct optimal_state *c = state(s);
-    float y[VQ_MAX_HEAD_DIM], near[VQ_MAX_HEAD_DIM];
-    to_basis(c, q, y);
-    vq_mixcode_prepare(&c->code, query, y);
-    near_head *head = (near_head *)(void *)((uint8_t *)query + vq_mixcode_query_bytes(&c->code));
-    memset(head, 0, sizeof *head + 2 * near_bytes(c));
-    for (uint32_t j = 0; j < c->width; j++)
-        near[j] = y[j] * c->near[j] * near_levels()->step;
-    head->unit = c->k->quantise_wide((int8_t *)(head + 1), near_bytes(c), &head->sum, near, c->width);
-    for (uint32_t j = 0; j < c->d; j++)
-        head->base += q[j] * c->mean[j];
+    float y[VQ_MAX_HEAD_DIM];
+    memset(query, 0, plain_bytes(c));
+    memcpy(query, q, c->d * sizeof *q);
+    to_coordinates(c, q, y, true);
+    vq_trelliscode_prepare(&c->code, (uint8_t *)query + plain_bytes(c), y);
 }
-
-static void fetch_next(const struct optimal_state *c, const vq_rows *rows)
-{
-    if (rows->next)
-        for (size_t i = 0; i < VQ_PAGE_ROWS + 2 * extra_bytes(c); i += 64)
-            __builtin_prefetch((const uint8_t *)rows->next + gains_at(c) + i);
-}
-
-enum { QUERIES_AT_ONCE = 48 };
 
 static void score(const vq_codec_state *s, const void *page, const vq_rows *rows, const void *queries,
                   uint32_t n_queries, float *out)
 {
     const struct optimal_state *c = state(s);
     const uint32_t n_granules = granules(rows->n);
-    const size_t stride = query_bytes(s), half = near_bytes(c);
-    float gains[VQ_PAGE_ROWS], near[2] = {0}, bases[2 * QUERIES_AT_ONCE];
-    uint8_t u[2][VQ_MAX_HEAD_DIM];
+    const size_t stride = query_bytes(s);
+    float gains[VQ_PAGE_ROWS], near[VQ_MAX_HEAD_DIM];
     fetch_next(c, rows);
     open_gains(c, page, n_granules, gains);
-    for (uint32_t g = 0; g < n_granules; g++)
-        near[g] = open_near(c, page, g, u[g]);
-    for (uint32_t at = 0; at < n_queries; at += QUERIES_AT_ONCE) {
-        const uint32_t now = n_queries - at < QUERIES_AT_ONCE ? n_queries - at : QUERIES_AT_ONCE;
-        const uint8_t *q = (const uint8_t *)queries + at * stride;
-        for (uint32_t i = 0; i < now; i++) {
-            const near_head *head =
-                (const near_head *)(const void *)(q + i * stride + vq_mixcode_query_bytes(&c->code));
-            const int8_t *b = (const int8_t *)(head + 1);
-            for (uint32_t g = 0; g < 2; g++) {
-                int32_t dot = 0;
-                if (g < n_granules)
-                    dot = 128 * c->k->dot_us(u[g], b, c->width) + c->k->dot_us(u[g], b + half, c->width);
-                bases[2 * i + g] = head->base + (float)(2 * dot - VQ_NARROW_TOP * head->sum) * head->unit * near[g];
-            }
-        }
-        vq_mixcode_score(&c->code, page, rows->next, gains, n_granules, q, stride, now, bases,
-                         out + (size_t)at * VQ_PAGE_ROWS);
+    vq_trelliscode_score(&c->code, page, rows->next, gains, n_granules, (const uint8_t *)queries + plain_bytes(c),
+                         stride, n_queries, NULL, out);
+    for (uint32_t g = 0; g < n_granules; g++) {
+        open_near(c, near_at(c, page, g), near);
+        vq_turned_scores(&c->turned, near, queries, stride / sizeof(float), n_queries, out + (size_t)VQ_GRANULE * g,
+                         VQ_PAGE_ROWS);
     }
 }
 
@@ -478,32 +603,32 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
 
 static size_t acc_len(const vq_codec_state *s) { return state(s)->width; }
 
-static void mix(const vq_codec_state *s, const void *page, const vq_rows *rows, const float *weights,
-                uint32_t n_queries, float *acc)
+static void mix_values(const vq_codec_state *s, const void *page, const vq_rows *rows, const float *weights,
+                       uint32_t n_queries, float *acc)
 {
     const struct optimal_state *c = state(s);
     const uint32_t n_granules = granules(rows->n);
     float gains[VQ_PAGE_ROWS];
     fetch_next(c, rows);
     open_gains(c, page, n_granules, gains);
-    vq_mixcode_mix(&c->code, page, rows->next, gains, n_granules, weights, n_queries, acc, c->width);
+    vq_trelliscode_mix(&c->code, page, rows->next, gains, n_granules, weights, n_queries, acc, c->width);
 }
 
 static void finish(const vq_codec_state *s, const float *acc, float *out)
 {
     const struct optimal_state *c = state(s);
     float scratch[VQ_MAX_HEAD_DIM];
-    for (uint32_t j = 0; j < c->d; j++)
-        out[j] = acc[j] * c->scale[j];
+    memcpy(out, acc, c->d * sizeof *out);
     vq_rotation_invert(&c->rotation, out, scratch);
 }
 
 const vq_codec vq_codec_optimal = {
     .name = "optimal",
-    .summary = "calibrated: means taken off, principal axes, bits by water-filling, Lloyd-Max codes",
+    .summary = "calibrated: keys less what 32 share and RoPE turns, bits by water-filling, trellis codes",
     .paper = "this project",
     .options = options,
     .n_options = N_OPTIONS,
+    .format = 1,
     .calibrated = true,
     .sinks = 4,
     .residual = 32,
@@ -519,6 +644,6 @@ const vq_codec vq_codec_optimal = {
     .prepare = prepare,
     .score = score,
     .acc_len = acc_len,
-    .mix = mix,
+    .mix = mix_values,
     .finish = finish,
 };

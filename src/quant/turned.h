@@ -1,0 +1,40 @@
+/* A vector that 32 neighbouring keys share and that turns with their positions, as RoPE turns keys.
+ *
+ * Row i of a granule has R(i) n of it.  Only pairs of channels that turn fast enough to matter within 32 rows are
+ * turned; the others, and channels past RoPE's, have n itself.  R(i) is counted from the middle of the granule, and its
+ * cosines and sines are held as bytes: whoever takes R(i) n off a row and whoever adds it back use the same ones, so
+ * that their rounding costs nothing.  Rows need not stand at neighbouring positions: the further they are, the less
+ * they share. */
+#ifndef VQ_QUANT_TURNED_H
+#define VQ_QUANT_TURNED_H
+
+#include "base/arena.h"
+#include "kernels/kernels.h"
+#include "veloxquant/kv.h"
+
+enum { VQ_TURNED_ROWS = 32, VQ_TURNED_HALF = VQ_TURNED_ROWS / 2 };
+
+typedef struct vq_turned {
+    const vq_attention_kernels *k;
+    uint32_t d, n_pairs; /* n_pairs: those that are turned */
+    uint32_t apart;      /* channels of a pair: (j, j + apart) when halves, else (2j, 2j + 1) */
+    bool halves;
+    int8_t (*table)[2][VQ_TURNED_HALF]; /* [n_pairs]: cosine and sine m + 1/2 steps behind the middle */
+} vq_turned;
+
+/* Takes the table's memory; runs twice, like every layout (base/arena.h).  rope NULL: nothing turns. */
+void vq_turned_layout(vq_turned *t, vq_arena *arena, uint32_t d, const vq_kv_rope *rope);
+void vq_turned_fill(vq_turned *t, const vq_kernels *k, const vq_kv_rope *rope);
+size_t vq_turned_bytes(const vq_turned *t);
+/* Whether channel j is turned, and which other one it turns with. */
+bool vq_turned_pair(const vq_turned *t, uint32_t j, uint32_t *other);
+
+/* sum [d] += R(i)' x */
+void vq_turned_back(const vq_turned *t, uint32_t i, const float *x, float *sum);
+/* x [d] += sign R(i) n */
+void vq_turned_add(const vq_turned *t, uint32_t i, float sign, const float *n, float *x);
+/* out [n_queries] rows of out_stride, 32 each, += q . R(i) n; queries q [d] are stride floats apart */
+void vq_turned_scores(const vq_turned *t, const float *n, const float *q, size_t stride, uint32_t n_queries, float *out,
+                      size_t out_stride);
+
+#endif
