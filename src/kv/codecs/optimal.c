@@ -27,7 +27,6 @@ enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, GROUP = VQ_CODES_GROUP };
 /* See docs/methods.md for what these do. */
 static const double FINE_FROM = 2.75;  /* bits */
 static const double KEYS_MORE = 0.125; /* bits of keys above the average */
-static const double MOST_SPREAD = 0.9; /* bits; channels that differ more are divided by their roots */
 
 /* Coarse gains, as shares of the granule's largest: 3/16 octaves apart. */
 static const float coarse_gain[16] = {
@@ -56,7 +55,6 @@ struct optimal_state {
     vq_trelliscode code;
     uint32_t d, width; /* width: d rounded up to 8 */
     bool keys;
-    bool level;           /* keys: all coordinates are mixed and vary alike */
     bool fine;            /* gains and what neighbours share have 8 bits, not 4 */
     vq_rotation rotation; /* of values; for keys, of what neighbours share */
     /* keys */
@@ -141,17 +139,6 @@ static void take_queries(const vq_codec_env *env, float *loud)
         loud[j] = loud[j] > 0 ? loud[j] : 0;
 }
 
-/* How many bits the channels' variances save against their mean. */
-static double spread(const float *x, uint32_t d)
-{
-    double sum = 0, logs = 0;
-    for (uint32_t j = 0; j < d; j++) {
-        sum += (double)x[j];
-        logs += log2((double)x[j]);
-    }
-    return 0.5 * (log2(sum / d) - logs / d);
-}
-
 /* Fold and order of channels, and what coordinates then vary by: energy [width]. */
 static void plan_keys(struct optimal_state *s, const vq_codec_env *env, float *energy)
 {
@@ -164,9 +151,8 @@ static void plan_keys(struct optimal_state *s, const vq_codec_env *env, float *e
     lift(rest, s->d, 0x1p-13F);
     lift(near, s->d, 0x1p-13F);
     lift(loud, s->d, 0x1p-10F);
-    s->level = spread(rest, s->d) > MOST_SPREAD;
     for (uint32_t j = 0; j < s->d; j++) {
-        fold[j] = s->level ? sqrtf(sqrtf(rest[j])) : 1 / sqrtf(sqrtf(sqrtf(loud[j])));
+        fold[j] = 1 / sqrtf(sqrtf(sqrtf(loud[j])));
         near[j] = sqrtf(sqrtf(near[j]));
     }
     put_folds(s->fold, fold, s->d);
@@ -233,7 +219,7 @@ static uint32_t n_mixed(const struct optimal_state *s, const uint8_t *bits, uint
 {
     const uint32_t n_whole = s->d / GROUP;
     uint32_t n = 1, same = 1;
-    while (group + same < n_whole && (s->level || bits[group + same] == bits[group]))
+    while (group + same < n_whole && bits[group + same] == bits[group])
         same++;
     while (2 * n <= same)
         n *= 2;
@@ -259,8 +245,6 @@ static void fit_keys(struct optimal_state *s, const vq_codec_env *env, uint8_t *
     float energy[VQ_MAX_HEAD_DIM], of[VQ_TRELLISCODE_MAX_GROUPS] = {0};
     vq_turned_fill(&s->turned, env->kernels, env->rope);
     plan_keys(s, env, energy);
-    if (s->level)
-        mix_energy(s, bits, energy);
     for (uint32_t j = 0; j < s->width; j++)
         of[j / GROUP] += energy[j];
     allocate(bits, of, n_groups, n_bits(env, s->width, s->fine));
