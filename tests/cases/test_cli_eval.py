@@ -192,7 +192,7 @@ def whole(folder, text):
     bad = sorted(n for n, x in steps.items() if x["status"] == "failed")
     # no needle in a vocabulary without words; speed has all caches in one process
     want = sorted(["distortion-nonsense", "generation-nonsense", "memory-nonsense", "needle", "perplexity-nonsense",
-                   "speed", "speed-filled"])
+                   "speed", "speed-prompt"])
     case("eval all: what fails is recorded with its reason, the rest goes on", r.returncode == 1 and bad == want and
          "nonsense" in steps["memory-nonsense"]["message"] and data["n_failed"] == len(bad) and
          data["preset"] == "quick" and data["seconds"] > 0, (bad, r.text))
