@@ -108,6 +108,27 @@ static void moments_are_sums_of_products(void **state)
     close_subject(s);
 }
 
+/* The same bits on threads, in other pieces and on every tier. */
+static void moments_do_not_depend_on_how_rows_come(void **state)
+{
+    (void)state;
+    subject *s = open_subject(3);
+    float *other = calloc(N_IN * N_IN, sizeof *other);
+    vq_pool *pool = NULL;
+    assert_true(other && vq_pool_open(&pool, 3, NULL) == VQ_OK);
+    vq_feedback_add(&s->carry, s->moment, NULL, s->x, N_X, N_IN);
+    vq_carry_kernels_init(&s->carry, 0);
+    for (uint32_t first = 0, n; first < N_X; first += n) {
+        n = N_X - first < 61 ? N_X - first : 61;
+        vq_feedback_add(&s->carry, other, pool, s->x + first * N_IN, n, N_IN);
+    }
+    for (uint32_t i = 0; i < N_IN; i++)
+        assert_memory_equal(other + i * N_IN + i, s->moment + i * N_IN + i, (N_IN - i) * sizeof *other);
+    vq_pool_close(pool);
+    free(other);
+    close_subject(s);
+}
+
 static void outputs_lose_less(void **state)
 {
     (void)state;
@@ -197,6 +218,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(moments_are_sums_of_products),
+        cmocka_unit_test(moments_do_not_depend_on_how_rows_come),
         cmocka_unit_test(outputs_lose_less),
         cmocka_unit_test(white_inputs_move_nothing),
         cmocka_unit_test(the_same_bytes_in_any_pieces_on_any_tier),
