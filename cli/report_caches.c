@@ -212,11 +212,12 @@ static size_t take_rate(report *r, const json_t *row, const report_file *source)
     const double packed = row_number(row, "packed_bits");
     const double bits = packed > 0 ? packed : row_number(row, "bits_per_value");
     if ((row_text(row, "kind")[0] && !of_eval) || row_evicts(row) || !isfinite(bits) || !json_object_get(row, "kl") ||
-        !row_method(row, cache)[0])
+        !row_text(row, "model")[0] || !row_method(row, cache)[0])
         return 0;
     snprintf(part, sizeof part, "@%.60s", of_eval ? "" : source->name);
     const char *model = row_model(r, row);
     const interval d = row_interval(row, "kl"), p = row_interval(row, "ppl_ratio"), t = row_interval(row, "same_top");
+    const double tokens = row_number(row, "tokens"); /* of several measurements of a cache the longest counts */
     method_family(cache, name);
     figure *f = d.value > 0 ? report_figure(r, &kl, model, part, source) : NULL;
     if (f)
@@ -224,10 +225,10 @@ static size_t take_rate(report *r, const json_t *row, const report_file *source)
     figure *g = d.value > 0 && p.value > 0 ? report_figure(r, &ppl, model, part, source) : NULL;
     if (g)
         fig_add(g, name, bits, p.value, p.low > 0 ? p.low : p.value, p.high);
-    report_note(r, model, cache, FACT_BITS, bits, NAN);
-    report_note(r, model, cache, FACT_RATIO, p.value, NAN);
-    report_note(r, model, cache, FACT_KL, d.value, NAN);
-    report_note(r, model, cache, FACT_SAME_TOP, 100 * t.value, NAN);
+    report_note(r, model, cache, FACT_BITS, bits, tokens);
+    report_note(r, model, cache, FACT_RATIO, p.value, tokens);
+    report_note(r, model, cache, FACT_KL, d.value, tokens);
+    report_note(r, model, cache, FACT_SAME_TOP, 100 * t.value, tokens);
     return 1;
 }
 

@@ -11,21 +11,22 @@ const char *const report_panel_names[REPORT_PANELS] = {"Throughput", "Quality ag
 
 static const char *const panel_ids[REPORT_PANELS] = {"throughput", "rate-kl", "memory", "distortion", "finished"};
 
-/* The first figure of a plan for a model: of speeds the one with the deepest cache. */
+/* The figure of a plan for a model that shows most: of speeds the one with the deepest cache, else that with most
+ * points. */
 static figure *panel_of(const report *r, const char *model, const char *id)
 {
     figure *best = NULL;
-    double deepest = -1;
+    double most = -1;
     for (size_t i = 0; i < r->n_figures; i++) {
         figure *f = r->figures[i];
         if (strcmp(f->plan->id, id) != 0 || strcmp(f->model, model) != 0 || f->n_points == 0)
             continue;
-        double depth = 0;
+        double shown = strcmp(id, "throughput") == 0 ? 0 : (double)f->n_points;
         for (size_t k = 0; strcmp(id, "throughput") == 0 && k < f->n_points; k++)
-            depth = fmax(depth, f->points[k].x);
-        if (depth > deepest) {
+            shown = fmax(shown, f->points[k].x);
+        if (shown > most) {
             best = f;
-            deepest = depth;
+            most = shown;
         }
     }
     return best;
