@@ -1,10 +1,11 @@
 /* The project's own calibrated codec.
  *
  * Keys: what 32 neighbours share is stored once and turns with the positions, as RoPE turns keys (quant/turned.h).  The
- * calibration says how much each channel of the rest varies and how loudly queries hear it.  Channels are ordered by
- * both, bits go to groups of 8 by reverse water-filling, and channels with equal bits are mixed by Hadamard matrices,
+ * calibration says how much each channel of the rest varies and how loudly queries hear it.  Channels are multiplied by
+ * the eighth root of how loud they are (the metric is the queries' moment to the power 1/4), ordered by what then
+ * varies, bits go to groups of 8 by reverse water-filling, and channels with equal bits are mixed by Hadamard matrices,
  * which evens out what the calibration's text and the one at hand differ in.  A row becomes a trellis code
- * (quant/trelliscode.h) with a gain.
+ * (quant/trelliscode.h) with a gain.  No matrix is kept: what the calibration gives takes O(d) bytes.
  *
  * Values: rotated as in TurboQuant.  Neither a mean (the values that much attention rests on are near zero, and would
  * get the mean's error) nor a basis paid; gains that do not shrink did, because attention sums over rows, where errors
@@ -36,7 +37,7 @@ static const float coarse_gain[16] = {
 
 static const vq_kv_option_info options[N_OPTIONS] = {
     [OPTION_BITS] = {.name = "bits",
-                     .help = "bits of a coordinate, on average over keys and values",
+                     .help = "bits of a value, all that rows take counted, on average over keys and values",
                      .value = 3,
                      .min = 1,
                      .max = 4,
