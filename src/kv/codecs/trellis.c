@@ -38,12 +38,14 @@ static const vq_kv_option_info options[N_OPTIONS] = {
                          .max = 1},
 };
 
+/* Rotated coordinates vary alike.  Past d rows and queries are zeros, and sums are not read. */
+static const float unit_scale[VQ_MAX_HEAD_DIM] = {[0 ... VQ_MAX_HEAD_DIM - 1] = 1};
+
 struct trellis_state {
     vq_arena arena; /* holds this struct too */
     vq_rotation rotation;
     vq_trelliscode code;
     vq_rowcode mean;
-    float *scale; /* [width]: 1, and 0 past d */
     uint32_t d, width;
     bool keys, scales_channels;
 };
@@ -57,7 +59,6 @@ static struct trellis_state *layout(vq_arena *arena, uint32_t d)
 {
     const uint32_t width = (d + VQ_CODES_GROUP - 1) / VQ_CODES_GROUP * VQ_CODES_GROUP;
     struct trellis_state *s = vq_arena_take(arena, 1, sizeof *s), at = {.d = d, .width = width};
-    at.scale = vq_arena_take(arena, width, sizeof(float));
     vq_rotation_layout(&at.rotation, arena, d, false);
     if (s)
         *s = at;
@@ -90,9 +91,7 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
     uint8_t of[VQ_TRELLISCODE_MAX_GROUPS];
     for (uint32_t g = 0; g < n_groups; g++)
         of[g] = (uint8_t)(n / n_groups + (g < n % n_groups));
-    for (uint32_t j = 0; j < s->width; j++)
-        s->scale[j] = j < s->d;
-    vq_trelliscode_make(&s->code, of, s->scale, env->kernels, env->d, env->keys);
+    vq_trelliscode_make(&s->code, of, unit_scale, env->kernels, env->d, env->keys);
     s->mean = vq_near_code(&env->kernels->codes, env->d, env->keys);
     *out = (vq_codec_state *)s;
     return VQ_OK;
@@ -120,10 +119,7 @@ static void page_bytes(const vq_codec_state *s, vq_page_bytes *out)
     };
 }
 
-static size_t shared_bytes(const vq_codec_state *s)
-{
-    return vq_rotation_bytes(&state(s)->rotation) + state(s)->width * sizeof(float);
-}
+static size_t shared_bytes(const vq_codec_state *s) { return vq_rotation_bytes(&state(s)->rotation); }
 
 static size_t gains_at(const struct trellis_state *c, uint32_t granule)
 {
