@@ -95,7 +95,7 @@ static vq_tokenizer *open_folder(void)
     put_json("tokenizer.json", tokenizer_json());
     put_embedding(value_of("tokenizer.ggml.tokens")->n);
     vq_gguf *g;
-    vq_tokenizer *t;
+    vq_tokenizer *t = NULL;
     vq_error err;
     if (vq_gguf_open(&g, folder, &err) != VQ_OK || vq_tokenizer_open(&t, g, &err) != VQ_OK)
         fail_msg("%s", err.text);
