@@ -172,7 +172,8 @@ static void on_rows(void *arg, uint32_t layer, vq_rows_kind kind, const float *x
     w.skip = pos >= LEFT_OUT ? 0 : LEFT_OUT - pos;
     if (w.skip >= n)
         return;
-    vq_pool_run(s->pool, n_heads, add_head, &w);
+    /* One head after the other: the serial build of OpenBLAS must not be called by two threads at once. */
+    vq_pool_run(NULL, n_heads, add_head, &w);
     vq_samples_add(&s->samples, layer, kind, x, n_heads, d, w.skip, n);
 }
 
