@@ -74,11 +74,11 @@ static double promised_keys(uint32_t d, double power, uint32_t n_bits)
     uint32_t has[64];
     double energy[64] = {0}, folds[64] = {0};
     for (uint32_t j = 0; j < d; j++) {
-        has[j / 8] = 1;
+        has[j / 8] = 0;
         energy[j / 8] += of[j][0];
         folds[j / 8] += of[j][1];
     }
-    for (uint32_t k = n; k < n_bits; k++) {
+    for (uint32_t k = 0; k < n_bits; k++) {
         uint32_t best = 0;
         double most = -1;
         for (uint32_t g = 0; g < n; g++) {

@@ -11,8 +11,8 @@
  * get the mean's error) nor a basis paid; gains that do not shrink did, because attention sums over rows, where errors
  * average out and a shrinkage stays.
  *
- * Page: codes of two granules; for each granule 32 gains, a byte or (coarse) half a byte each; for each granule its
- * largest gain in f16 and, for keys, the scale of what neighbours share in f16 and its codes: bytes or (coarse)
+ * Page: codes of two granules; for each granule 32 gains, a byte or (coarse keys) half a byte each; for each granule
+ * its largest gain in f16 and, for keys, the scale of what neighbours share in f16 and its codes: bytes or (coarse)
  * nibbles, coordinate j in the low and j + width/2 in the high one of byte j. */
 #include <math.h>
 #include <string.h>
@@ -26,8 +26,8 @@
 enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, GROUP = VQ_CODES_GROUP };
 
 /* See docs/methods.md for what these do. */
-static const double FINE_FROM = 2.75;  /* bits */
-static const double KEYS_MORE = 0.125; /* bits of keys above the average */
+static const double FINE_FROM = 2.75;                           /* bits */
+static const double COARSE_KEYS_MORE = 0.25, KEYS_MORE = 0.125; /* bits of keys above the average */
 
 /* Coarse gains, as shares of the granule's largest: 3/16 octaves apart. */
 static const float coarse_gain[16] = {
@@ -56,7 +56,7 @@ struct optimal_state {
     vq_trelliscode code;
     uint32_t d, width; /* width: d rounded up to 8 */
     bool keys;
-    bool fine;            /* gains and what neighbours share have 8 bits, not 4 */
+    bool fine;            /* what neighbours share and gains of keys have 8 bits, not 4 */
     vq_rotation rotation; /* of values; for keys, of what neighbours share */
     /* keys */
     float *scales;       /* [width] */
@@ -176,7 +176,7 @@ static void plan_keys(struct optimal_state *s, const vq_codec_env *env, float *e
 /* Bytes of a granule besides codes: gains, the largest one and, for keys, what neighbours share. */
 static uint32_t granule_extra(uint32_t width, bool keys, bool fine)
 {
-    return VQ_GRANULE / (fine ? 1 : 2) + 2 + (keys ? 2 + width / (fine ? 1 : 2) : 0);
+    return VQ_GRANULE / (fine || !keys ? 1 : 2) + 2 + (keys ? 2 + width / (fine ? 1 : 2) : 0);
 }
 
 /* Bits of all groups together. */
@@ -185,19 +185,18 @@ static uint32_t n_bits(const vq_codec_env *env, uint32_t width, bool fine)
     const double bits = env->options[OPTION_BITS], own = env->options[OPTION_VALUES];
     const double extra_keys = granule_extra(width, true, fine) * 8.0 / VQ_GRANULE;
     const double extra_values = granule_extra(width, false, fine) * 8.0 / VQ_GRANULE;
-    const double keys = ((bits + (own > 0 ? 0 : KEYS_MORE)) * width - extra_keys) / GROUP;
+    const double keys = ((bits + (own > 0 ? 0 : fine ? KEYS_MORE : COARSE_KEYS_MORE)) * width - extra_keys) / GROUP;
     const double both = (2 * bits * width - extra_keys - extra_values) / GROUP;
     const double values = own > 0 ? (own * width - extra_values) / GROUP : both - rint(keys);
     const double n = env->keys ? (own > 0 ? floor(keys) : rint(keys)) : floor(values), groups = width / GROUP;
     return (uint32_t)fmin(fmax(n, groups), VQ_TRELLIS_MAX_BITS * groups);
 }
 
-/* Bits by reverse water-filling: each group has one, and of the others one after another goes to where it takes most
- * off the error. */
+/* Bits by reverse water-filling: one after another goes to where it takes most off the error. */
 static void allocate(uint8_t *bits, const float *energy, uint32_t n_groups, uint32_t n_bits)
 {
-    memset(bits, 1, n_groups);
-    for (uint32_t i = n_groups; i < n_bits; i++) {
+    memset(bits, 0, n_groups);
+    for (uint32_t i = 0; i < n_bits; i++) {
         uint32_t best = 0;
         float most = -1;
         for (uint32_t g = 0; g < n_groups; g++) {
@@ -322,7 +321,10 @@ static size_t extra_at(const struct optimal_state *c, uint32_t granule)
     return c->code.page_bytes + (size_t)granule * extra_bytes(c);
 }
 
-static size_t gains_bytes(const struct optimal_state *c) { return VQ_GRANULE / (c->fine ? 1 : 2); }
+/* Norms of values differ too much for half a byte: in Gemma 3 rows would be lost. */
+static bool byte_gains(const struct optimal_state *c) { return c->fine || !c->keys; }
+
+static size_t gains_bytes(const struct optimal_state *c) { return VQ_GRANULE / (byte_gains(c) ? 1 : 2); }
 
 /* ---- between channels and coordinates ---- */
 
@@ -445,11 +447,11 @@ static void put_gains(const struct optimal_state *c, uint8_t *to, const float *g
     float most = 0;
     for (uint32_t i = 0; i < VQ_GRANULE; i++)
         most = gains[i] > most ? gains[i] : most;
-    const uint16_t half = vq_f16_from_f32_clamped(c->fine ? most / 255 : most);
+    const uint16_t half = vq_f16_from_f32_clamped(byte_gains(c) ? most / 255 : most);
     const float unit = vq_f32_from_f16(half), inv = unit > 0 ? 1 / unit : 0;
     for (uint32_t i = 0; i < VQ_GRANULE; i++) {
         const float share = gains[i] * inv;
-        if (c->fine) {
+        if (byte_gains(c)) {
             to[i] = (uint8_t)(share + 0.5F < 255 ? share + 0.5F : 255);
             continue;
         }
@@ -470,9 +472,9 @@ static void open_gains(const struct optimal_state *c, const uint8_t *page, uint3
         uint16_t half;
         memcpy(&half, from + gains_bytes(c), sizeof half);
         const float unit = vq_f32_from_f16(half);
-        if (c->fine)
+        if (byte_gains(c))
             c->k->scale_bytes(gains, from, unit, VQ_GRANULE);
-        for (uint32_t i = 0; !c->fine && i < VQ_GRANULE; i++)
+        for (uint32_t i = 0; !byte_gains(c) && i < VQ_GRANULE; i++)
             gains[i] = coarse_gain[i % 2 ? from[i / 2] >> 4 : from[i / 2] & 15] * unit;
     }
 }
@@ -613,7 +615,7 @@ const vq_codec vq_codec_optimal = {
     .paper = "this project",
     .options = options,
     .n_options = N_OPTIONS,
-    .format = 1,
+    .format = 2,
     .calibrated = true,
     .sinks = 4,
     .residual = 32,
