@@ -60,8 +60,8 @@ static int descending(const void *a, const void *b)
 }
 
 /* Error energy of a row of keys with n_bits bits for groups of 8.  Channels are divided by the eighth root of how
- * loudly they are heard and ordered, each group has a bit, and the rest goes one after another to where it takes most
- * off; groups of equal bits share their error. */
+ * loudly they are heard and ordered, and bits go one after another to where they take most off; groups of equal bits
+ * share their error. */
 static double promised_keys(uint32_t d, double power, uint32_t n_bits)
 {
     double of[512][2], sum = 0; /* variance after the division, what it is divided by squared */
