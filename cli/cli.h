@@ -30,6 +30,7 @@ int cli_quantize(int argc, char **argv);
 int cli_verify(int argc, char **argv);
 int cli_report(int argc, char **argv);
 int cli_plan(int argc, char **argv);
+int cli_precompute(int argc, char **argv);
 int cli_recommend(int argc, char **argv);
 
 #define CLI_TRY(call)                                                                                                  \
@@ -91,7 +92,7 @@ void cli_progress_end(cli_progress *p);
 typedef struct cli_model_args {
     const char *model;
     uint32_t n_ctx, n_threads, n_batch;
-    const char *kv, *kv_keys, *kv_values, *kv_layers, *kv_exact, *evict, *calibration;
+    const char *kv, *kv_keys, *kv_values, *kv_layers, *kv_exact, *evict, *calibration, *artifact_dir;
     const char *kv_memory, *kv_losses; /* of --kv auto */
     float kv_bits;
     uint32_t sinks, residual;

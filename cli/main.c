@@ -15,6 +15,7 @@ static const cli_command commands[] = {
     {"report", "figures and a page from results files", cli_report},
     {"bench", "measure prompt and decode speed", cli_bench},
     {"calibrate", "collect the statistics that calibrated caches need", cli_calibrate},
+    {"precompute", "write rotations and codebooks that caches would draw", cli_precompute},
     {"plan", "choose bits of a cache by layer and head for a budget", cli_plan},
     {"recommend", "what fits into this machine's memory, and how to run it", cli_recommend},
     {"tokenize", "text to token ids and back", cli_tokenize},

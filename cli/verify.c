@@ -61,6 +61,22 @@ static int verify_calibration(const struct args *a)
     return CLI_FINE;
 }
 
+static int verify_artifact(const struct args *a)
+{
+    vq_error err;
+    vq_artifact *file;
+    if (vq_artifact_open(&file, a->file, &err) != VQ_OK)
+        return cli_fail_with(&err);
+    const vq_artifact_info *i = vq_artifact_get_info(file);
+    if (!a->quiet)
+        printf("%s: %s rotations of head size %u for seed %llu, %u layers, %u kv heads, codebooks of %u to %u bits: "
+               "fine, its sum is right\n",
+               a->file, i->qr ? "qr" : "hadamard", i->d, (unsigned long long)i->seed, i->n_layers, i->n_kv_heads,
+               i->least_bits, i->most_bits);
+    vq_artifact_close(file);
+    return CLI_FINE;
+}
+
 static int verify_model(const struct args *a)
 {
     vq_error err;
@@ -107,5 +123,7 @@ int cli_verify(int argc, char **argv)
     read_magic(a.file, magic);
     if (memcmp(magic, "VQSESS01", 8) == 0)
         return verify_prompt(&a);
+    if (memcmp(magic, "VQARTIF1", 8) == 0)
+        return verify_artifact(&a);
     return memcmp(magic, "VQCALIB1", 8) == 0 ? verify_calibration(&a) : verify_model(&a);
 }

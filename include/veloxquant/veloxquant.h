@@ -2,6 +2,7 @@
 #ifndef VELOXQUANT_VELOXQUANT_H
 #define VELOXQUANT_VELOXQUANT_H
 
+#include "veloxquant/artifact.h"
 #include "veloxquant/calibration.h"
 #include "veloxquant/chat.h"
 #include "veloxquant/eval.h"

@@ -16,14 +16,29 @@ void vq_rotation_layout(vq_rotation *r, vq_arena *arena, uint32_t d, bool haar)
     r->across = r->m > 1 ? vq_arena_take(arena, (size_t)r->m * r->m, sizeof(float)) : NULL;
 }
 
+static void draw_row(double *row, uint32_t m, vq_rng *rng)
+{
+    for (uint32_t j = 0; j < m; j++)
+        row[j] = vq_rng_normal(rng);
+}
+
+static void normalise(double *row, uint32_t m)
+{
+    double sum = 0;
+    for (uint32_t j = 0; j < m; j++)
+        sum += row[j] * row[j];
+    const double inv = 1 / sqrt(sum);
+    for (uint32_t j = 0; j < m; j++)
+        row[j] *= inv;
+}
+
 /* Rows of normal draws, made orthonormal one after the other: the first factor of QR with positive diagonal, which is
  * Haar-distributed.  Each row is swept twice, since one sweep leaves errors that grow with the condition number. */
 static void draw_orthogonal(double *a, uint32_t m, vq_rng *rng)
 {
     for (uint32_t i = 0; i < m; i++) {
         double *row = a + (size_t)i * m;
-        for (uint32_t j = 0; j < m; j++)
-            row[j] = vq_rng_normal(rng);
+        draw_row(row, m, rng);
         for (uint32_t sweep = 0; sweep < 2; sweep++)
             for (uint32_t p = 0; p < i; p++) {
                 const double *other = a + (size_t)p * m;
@@ -33,14 +48,11 @@ static void draw_orthogonal(double *a, uint32_t m, vq_rng *rng)
                 for (uint32_t j = 0; j < m; j++)
                     row[j] -= dot * other[j];
             }
-        double sum = 0;
-        for (uint32_t j = 0; j < m; j++)
-            sum += row[j] * row[j];
-        const double inv = 1 / sqrt(sum);
-        for (uint32_t j = 0; j < m; j++)
-            row[j] *= inv;
+        normalise(row, m);
     }
 }
+
+static uint8_t draw_signs(vq_rng *rng) { return (uint8_t)(vq_rng_next(rng) >> 56); }
 
 vq_status vq_rotation_draw(vq_rotation *r, const vq_codes_kernels *k, uint64_t seed, vq_error *err)
 {
@@ -48,7 +60,7 @@ vq_status vq_rotation_draw(vq_rotation *r, const vq_codes_kernels *k, uint64_t s
     vq_rng_seed(&rng, seed);
     r->k = k;
     for (uint32_t i = 0; i < (r->d + 7) / 8; i++)
-        r->signs[i] = (uint8_t)(vq_rng_next(&rng) >> 56);
+        r->signs[i] = draw_signs(&rng);
     if (!r->across)
         return VQ_OK;
 
@@ -60,6 +72,30 @@ vq_status vq_rotation_draw(vq_rotation *r, const vq_codes_kernels *k, uint64_t s
         r->across[i] = (float)a[i];
     free(a);
     return VQ_OK;
+}
+
+uint64_t vq_rotation_seed(uint64_t seed, uint32_t layer, uint32_t head, bool keys)
+{
+    return vq_hash64(seed, layer, head, keys, 0);
+}
+
+bool vq_rotation_begins(uint32_t d, uint32_t m, const uint8_t *signs, const float *across, uint64_t seed)
+{
+    double row[VQ_ROTATION_MAX_M];
+    vq_rng rng;
+    assert(m <= VQ_ROTATION_MAX_M);
+    vq_rng_seed(&rng, seed);
+    for (uint32_t i = 0; i < (d + 7) / 8; i++)
+        if (signs[i] != draw_signs(&rng))
+            return false;
+    if (!across)
+        return true;
+    draw_row(row, m, &rng);
+    normalise(row, m);
+    for (uint32_t j = 0; j < m; j++)
+        if (!(fabs((double)across[j] - row[j]) <= 1e-6))
+            return false;
+    return true;
 }
 
 size_t vq_rotation_bytes(const vq_rotation *r)

@@ -27,6 +27,11 @@ enum { VQ_ROTATION_MAX_D = 1 << 17, VQ_ROTATION_MAX_M = 512 };
 void vq_rotation_layout(vq_rotation *r, vq_arena *arena, uint32_t d, bool haar);
 /* Draws it.  VQ_ERR_NOMEM when scratch for the m x m matrix does not fit. */
 vq_status vq_rotation_draw(vq_rotation *r, const vq_codes_kernels *k, uint64_t seed, vq_error *err);
+/* What a cache of this seed draws its first rotation of a layer, kv head and side with. */
+uint64_t vq_rotation_seed(uint64_t seed, uint32_t layer, uint32_t head, bool keys);
+/* Whether signs and the first row of the m x m matrix (NULL for m = 1) are what vq_rotation_draw gives with this seed,
+ * the row to 1e-6: O(d), so that a kept rotation can be held to its seed. */
+bool vq_rotation_begins(uint32_t d, uint32_t m, const uint8_t *signs, const float *across, uint64_t seed);
 /* The bytes that the signs and M take. */
 size_t vq_rotation_bytes(const vq_rotation *r);
 
