@@ -35,6 +35,9 @@ const cli_option cli_cache_options[] = {
     {0, "kv-layer", CLI_TEXT, AT(kv_layers), "LIST", "exceptions by layer, such as 0-1=f16,17=int8", 0, 0},
     {0, "calibration", CLI_TEXT, AT(calibration), "FILE",
      "what 'veloxquant calibrate' made of this model; for methods that need it and name none themselves", 0, 0},
+    {0, "artifact-dir", CLI_TEXT, AT(artifact_dir), "DIR",
+     "folder of what 'veloxquant precompute' made: dense rotations are read there, not drawn; results are the same", 0,
+     0},
     {0, "evict", CLI_TEXT, AT(evict), "POLICY",
      "which tokens stay in the cache, as NAME or NAME:budget=25%,option=value,...; 'veloxquant methods' lists them "
      "(default: all of them)",
@@ -100,6 +103,7 @@ int cli_session_open(vq_session **out, const cli_engine *e, const cli_page *page
     params.seed = (uint64_t)args->kv_seed;
     params.pool = e->pool;
     params.calibration = e->calibration;
+    params.artifact_dir = args->artifact_dir;
     vq_plan *plan;
     const int planned = cli_plan_open(&plan, e, page, args, &params, method);
     if (planned != CLI_FINE)

@@ -47,9 +47,10 @@ typedef struct vq_kv_params {
     float rope_base;                        /* likewise; 0 without a model */
     vq_pool *pool;                          /* may be NULL; must outlive the cache */
     const vq_calibration *calibration;      /* of methods that name none; may be NULL; must outlive the cache */
-    const char *evict;                      /* which rows stay: "snapkv:budget=25%" ...; NULL: all of them */
-    const vq_kv_rope *ropes; /* [n_layers], for codecs and policies that know about turns; may be NULL; it and
-                                what it points to must outlive the cache */
+    const char *artifact_dir; /* folder of vq_precompute's files, read in vq_kv_open; NULL: all is drawn */
+    const char *evict;        /* which rows stay: "snapkv:budget=25%" ...; NULL: all of them */
+    const vq_kv_rope *ropes;  /* [n_layers], for codecs and policies that know about turns; may be NULL; it and
+                                 what it points to must outlive the cache */
 } vq_kv_params;
 
 /* Where the bytes are.  codes .. reserved, less mapped, add up to what the cache took from the operating system;
@@ -66,7 +67,8 @@ typedef struct vq_kv_bytes {
 } vq_kv_bytes;
 
 /* VQ_ERR_MISMATCH for a calibration of another model or shape; VQ_ERR_ARG, saying how to make one, when a method needs
- * one and there is none. */
+ * one and there is none.  A file of artifact_dir that is cut, altered or of another version is refused; one that is
+ * not there is not missed. */
 VQ_API vq_status vq_kv_open(vq_kv **out, const vq_kv_params *params, vq_error *err);
 VQ_API void vq_kv_close(vq_kv *kv);
 /* A second cache that goes on from the same rows, as if it had been given them itself; also between append and attend.

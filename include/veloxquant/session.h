@@ -23,6 +23,7 @@ typedef struct vq_session_params {
     vq_kv_exact kv_exact;
     uint64_t seed;                     /* of the codecs */
     vq_pool *pool;                     /* may be NULL */
+    const char *artifact_dir;          /* folder of vq_precompute's files, read in vq_session_open; may be NULL */
     const vq_calibration *calibration; /* of methods that name none; may be NULL; must outlive the session */
 } vq_session_params;
 

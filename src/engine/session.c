@@ -68,6 +68,7 @@ vq_status vq_session_kv_params(const vq_model *model, const vq_session_params *p
     kv.seed = params->seed;
     kv.pool = params->pool;
     kv.calibration = params->calibration;
+    kv.artifact_dir = params->artifact_dir;
     kv.evict = params->evict;
     *out = kv;
     return VQ_OK;

@@ -40,7 +40,8 @@ typedef struct vq_codec_env {
     const double *options;  /* [n_options] values, parsed and inside their ranges */
     const vq_kv_rope *rope; /* how positions turned this layer's keys, for the time of create; NULL: not known */
     const vq_calibration *calibration; /* of the cache's shape, for the time of create; NULL: none was given */
-    const struct vq_codec *inner;      /* of codecs that take one, with its options */
+    struct vq_artifacts *artifacts; /* of the cache, for the time of create (kv/artifacts.h); NULL: none were given */
+    const struct vq_codec *inner;   /* of codecs that take one, with its options */
     const double *inner_options;
     const vq_kernels *kernels; /* outlives the state */
 } vq_codec_env;

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "base/rng.h"
+#include "kv/artifacts.h"
 
 vq_status vq_codec_check_d(const vq_codec_env *env, const char *codec, vq_error *err)
 {
@@ -29,8 +29,7 @@ vq_status vq_codec_rows_create(vq_codec_state **out, const vq_codec_env *env, co
     vq_rows_state *s = layout(&arena, env, plan->haar, &rotation);
 
     const vq_codes_kernels *k = &env->kernels->codes;
-    const vq_status status =
-        vq_rotation_draw(&rotation, k, vq_hash64(env->seed, env->layer, env->head, env->keys, 0), err);
+    const vq_status status = vq_codec_rotation(&rotation, env, plan->haar, err);
     if (status != VQ_OK) {
         vq_arena_free(&arena);
         return status;

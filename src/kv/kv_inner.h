@@ -91,6 +91,7 @@ struct vq_kv {
     uint64_t seed, model_hash;
     const vq_calibration *calibration; /* the caller's */
     vq_calibration *own[VQ_MAX_OWN];   /* opened because methods name them */
+    char *artifact_dir;                /* own; NULL: none */
     uint64_t calibration_hash;         /* of those that codecs use; 0: none */
     vq_kv_layer *layers;               /* [n_layers] */
     vq_store store;

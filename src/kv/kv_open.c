@@ -1,11 +1,13 @@
 /* Opening a cache: parameters are checked, codecs made, and everything but the pages laid out in one mapping. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/checked.h"
 #include "base/cpu.h"
 #include "base/pool.h"
+#include "kv/artifacts.h"
 #include "kv/evict.h"
 #include "kv/kv_inner.h"
 #include "kv/plan.h"
@@ -164,8 +166,8 @@ static vq_status choose_methods(vq_kv_layer *layers, const vq_kv_params *p, vq_e
 
 /* ---- codecs ---- */
 
-static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, double bits, uint32_t layer, uint32_t head,
-                             bool keys, vq_error *err)
+static vq_status create_side(vq_side *side, vq_kv *kv, vq_artifacts *artifacts, const vq_method *m, double bits,
+                             uint32_t layer, uint32_t head, bool keys, vq_error *err)
 {
     vq_method own = *m;
     const vq_kv_option_info *info;
@@ -193,6 +195,7 @@ static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, doubl
                               .options = own.values,
                               .rope = rope,
                               .calibration = calibration,
+                              .artifacts = artifacts,
                               .inner = m->inner,
                               .inner_options = own.inner_values,
                               .kernels = &kv->kernels};
@@ -204,6 +207,23 @@ static vq_status create_side(vq_side *side, vq_kv *kv, const vq_method *m, doubl
 }
 
 static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
+
+static vq_status create_codecs(vq_kv *kv, vq_error *err)
+{
+    vq_artifacts files = {.dir = kv->artifact_dir, .seed = kv->seed}, *artifacts = files.dir ? &files : NULL;
+    vq_status status = VQ_OK;
+    for (uint32_t i = 0; status == VQ_OK && i < kv->n_layers; i++) {
+        vq_kv_layer *l = &kv->layers[i];
+        for (uint32_t h = 0; status == VQ_OK && h < kv->n_kv_heads; h++) {
+            vq_kv_head *head = &l->heads[h];
+            status = create_side(&head->k, kv, artifacts, &l->keys, head->k_bits, i, h, true, err);
+            if (status == VQ_OK)
+                status = create_side(&head->v, kv, artifacts, &l->values, head->v_bits, i, h, false, err);
+        }
+    }
+    vq_artifacts_close(&files);
+    return status;
+}
 
 /* What a head's page holds; the layer's granule is the largest of its heads'. */
 static vq_status shape_head(vq_kv *kv, vq_kv_layer *l, vq_kv_head *h, vq_error *err)
@@ -430,15 +450,15 @@ static vq_status build(vq_kv *kv, const vq_kv_params *p, const vq_kv *like, vq_e
             return vq_fail_prefix(err, status, "evict");
         keep_sinks(kv, &choice);
     }
+    if (p->artifact_dir && !(kv->artifact_dir = strdup(p->artifact_dir)))
+        return vq_fail(err, VQ_ERR_NOMEM, "no memory for the path '%.100s'", p->artifact_dir);
+    VQ_TRY(create_codecs(kv, err));
     kv->acc_most = kv->d_v;
     size_t most_segments = 0;
     for (uint32_t i = 0; i < kv->n_layers; i++) {
         vq_kv_layer *l = &kv->layers[i];
-        for (uint32_t h = 0; h < kv->n_kv_heads; h++) {
-            VQ_TRY(create_side(&l->heads[h].k, kv, &l->keys, l->heads[h].k_bits, i, h, true, err));
-            VQ_TRY(create_side(&l->heads[h].v, kv, &l->values, l->heads[h].v_bits, i, h, false, err));
+        for (uint32_t h = 0; h < kv->n_kv_heads; h++)
             VQ_TRY(shape_head(kv, l, &l->heads[h], err));
-        }
         shape_layer(kv, l);
         l->coded_end = l->coded_floor = l->exact_first = l->sinks;
         /* Sinks, blocks of pages (one more where the first is cut by the window), exact rows. */
@@ -495,6 +515,7 @@ vq_status vq_kv_open_like(vq_kv **out, const vq_kv *like, vq_error *err)
                             .rope_base = like->rope_base,
                             .pool = like->pool,
                             .calibration = like->calibration,
+                            .artifact_dir = like->artifact_dir,
                             .ropes = like->ropes};
     *out = NULL;
     return open_checked(out, &p, like, err);
@@ -517,6 +538,7 @@ void vq_kv_close(vq_kv *kv)
         }
     vq_evictor_close(kv->evict);
     vq_kv_close_calibrations(kv);
+    free(kv->artifact_dir);
     vq_store_close(&kv->store);
     vq_store_unmap(kv->rows_block, kv->n_rows_bytes);
     vq_store_unmap(kv, kv->n_struct_bytes);
