@@ -21,7 +21,7 @@ static const cli_command commands[] = {
     {"tokenize", "text to token ids and back", cli_tokenize},
     {"inspect", "what is in a model file", cli_inspect},
     {"quantize", "pack a model's weights into one file that processes share", cli_quantize},
-    {"verify", "check a model file, saved prompt or calibration to its last byte", cli_verify},
+    {"verify", "check a model, prompt, calibration or precomputed file to its last byte", cli_verify},
     {"methods", "the ways to store keys and values", cli_methods},
     {"fidelity", "what a way of storing does to rows in NumPy files", cli_fidelity},
 };

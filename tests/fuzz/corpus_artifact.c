@@ -1,20 +1,7 @@
 /* Writes the corpus of fuzz_artifact: small files of both kinds, whole and damaged. To be run again when the format
  * changes:  corpus_artifact tests/fuzz/corpus/artifact */
-#include <stdio.h>
-#include <string.h>
-
+#include "corpus.h"
 #include "support/artifact.h"
-
-static int put(const char *folder, const char *name, const uint8_t *bytes, size_t n)
-{
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
-    const int fine = f && fwrite(bytes, 1, n, f) == n;
-    if (f)
-        fclose(f);
-    return fine ? 0 : 1;
-}
 
 int main(int argc, char **argv)
 {

@@ -1,20 +1,9 @@
 /* Writes the corpus of fuzz_calibration: small synthetic calibrations, whole and damaged. To be run again when the
  * format changes:  corpus_calibration tests/fuzz/corpus/calibration */
-#include <stdio.h>
 #include <string.h>
 
+#include "corpus.h"
 #include "support/calibration.h"
-
-static int put(const char *folder, const char *name, const unsigned char *bytes, size_t n)
-{
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
-    const int fine = f && fwrite(bytes, 1, n, f) == n;
-    if (f)
-        fclose(f);
-    return fine ? 0 : 1;
-}
 
 int main(int argc, char **argv)
 {

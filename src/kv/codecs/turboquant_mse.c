@@ -7,7 +7,8 @@ enum { OPTION_BITS, OPTION_HAAR, N_OPTIONS };
 static const vq_kv_option_info options[N_OPTIONS] = {
     [OPTION_BITS] = {.name = "bits", .help = "bits of a coordinate", .value = 4, .min = 1, .max = 8},
     [OPTION_HAAR] = {.name = "haar",
-                     .help = "1: a dense random orthogonal matrix instead of a Hadamard one",
+                     .help = "1: a dense random orthogonal matrix instead of a Hadamard one; 'veloxquant precompute' "
+                             "makes it quick to open",
                      .value = 0,
                      .min = 0,
                      .max = 1},
