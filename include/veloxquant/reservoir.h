@@ -33,11 +33,13 @@ typedef struct vq_quantized {
     vq_type from, to;
     uint64_t n_bytes_before, n_bytes;
     double error; /* |w - w^| / |w| over the whole tensor; NAN where it was kept as it was */
+    double loss;  /* KL divergence in nats a token when it alone has 2 bits; NAN where it was not measured */
 } vq_quantized;
 
 typedef struct vq_quantize_params {
     /* Of the matrices of layers: 2, 3 or 4.  Between 2 and 4: that many on average, more for the matrices where a bit
-     * more saves the most error for its bytes.  0: kept as they are, but for the rules. */
+     * more saves the most for its bytes; 3 is such an average when sensitivity is measured.  0: kept as they are, but
+     * for the rules. */
     float bits;
     /* "GLOB=VALUE" over names of tensors, such as "blk.*.ffn_down*=4"; VALUE is 2, 3, 4, 8 (Q8_0) or keep.  The last
      * one that matches a matrix decides.  Embeddings can be kept or take 8. */
@@ -49,13 +51,20 @@ typedef struct vq_quantize_params {
     /* Error feedback: the source as an open model, and a text of at least 64 tokens.  Values are coded one after the
      * other, each moved by what the ones before it have lost, so that the products on such texts are nearer.  Costs
      * runs of the text through the model, and memory for moments: feedback_bytes (0: 256 MiB), one n x n matrix at
-     * least. NULL: each value to the nearest code. */
+     * least.  model or ids NULL: each value to the nearest code. */
     const vq_model *model;
     const int32_t *ids; /* [n_ids] */
     size_t n_ids;
     size_t feedback_bytes;
-    vq_pool *pool;                                        /* may be NULL; bytes don't depend on it */
-    vq_work_fn work;                                      /* in bytes of the source; may be NULL */
+    /* Sensitivity, for averages: the source as an open model (above), and a text of at least 32 tokens, the first 2048
+     * of which are looked at.  For each matrix the KL divergence is measured, against the source, of the model in which
+     * it alone has 2 bits, and what bits save is judged by that: one run of the text for each matrix, n_vocab floats of
+     * memory for each token.  NULL: a matrix's relative error counts the same for all. */
+    const int32_t *sensitivity_ids; /* [n_sensitivity_ids] */
+    size_t n_sensitivity_ids;
+    vq_work_fn measured; /* while that goes on: matrices done of all; NULL: `work` is asked whether to stop */
+    vq_pool *pool;       /* may be NULL; bytes don't depend on it */
+    vq_work_fn work;     /* in bytes of the source; may be NULL */
     void (*each)(void *user, const vq_quantized *tensor); /* in the order of the file; may be NULL */
     void *user;
 } vq_quantize_params;

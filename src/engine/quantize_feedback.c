@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/input_moments.h"
+#include "engine/sensitivity.h"
 #include "quant/feedback.h"
 
 enum { N_KINDS = VQ_INPUT_DOWN + 1, DEFAULT_BYTES = 256 << 20 };
@@ -90,10 +91,9 @@ static vq_status factor(void *arg, uint32_t layer, vq_input_kind kind, const vq_
     return VQ_OK;
 }
 
-vq_status vq_quantize(const vq_gguf *source, const char *path, const vq_quantize_params *params, vq_error *err)
+static vq_status with_feedback(const vq_gguf *source, const char *path, const vq_quantize_params *params,
+                               const vq_sensitivity_source *sensitivity, vq_error *err)
 {
-    if (!params->model)
-        return vq_quantize_file(source, path, params, NULL, err);
     const vq_model_info *info = vq_model_get_info(params->model);
     uint32_t widest = 0;
     for (int kind = 0; kind < N_KINDS; kind++) {
@@ -106,11 +106,24 @@ vq_status vq_quantize(const vq_gguf *source, const char *path, const vq_quantize
                 .scratch = calloc((size_t)widest, sizeof *f.scratch)};
     const vq_feedback_source feedback = {&f, factor};
     const vq_status status = f.moments && f.factored && f.scratch
-                                 ? vq_quantize_file(source, path, params, &feedback, err)
+                                 ? vq_quantize_file(source, path, params, &feedback, sensitivity, err)
                                  : vq_fail(err, VQ_ERR_NOMEM, "no memory for the moments of %u layers", info->n_layers);
     drop_moments(&f);
     free(f.moments);
     free(f.factored);
     free(f.scratch);
     return status;
+}
+
+static vq_status measure(void *arg, const vq_gguf *source, const bool *wanted, double *losses, vq_error *err)
+{
+    return vq_sensitivity(arg, source, wanted, losses, err);
+}
+
+vq_status vq_quantize(const vq_gguf *source, const char *path, const vq_quantize_params *params, vq_error *err)
+{
+    const vq_sensitivity_source sensitivity = {(void *)(uintptr_t)params, measure};
+    const vq_sensitivity_source *measures = params->model && params->sensitivity_ids ? &sensitivity : NULL;
+    return params->model && params->ids ? with_feedback(source, path, params, measures, err)
+                                        : vq_quantize_file(source, path, params, NULL, measures, err);
 }

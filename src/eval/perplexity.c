@@ -9,11 +9,11 @@
 
 #include "base/cpu.h"
 #include "base/status.h"
+#include "engine/divergence.h"
 #include "eval/repetition.h"
 #include "kernels/vec.h"
 
-/* BLOCK: logits whose exponentials are summed in float.  STEP: tokens that sessions take in turn. */
-enum { BLOCK = 1024, STEP = 64 };
+enum { STEP = 64 }; /* tokens that sessions take in turn */
 
 vq_status vq_eval_count(const vq_windows *w, size_t *n_windows, size_t *n_scored, vq_error *err)
 {
@@ -31,36 +31,6 @@ vq_status vq_eval_count(const vq_windows *w, size_t *n_windows, size_t *n_scored
     *n_windows = n;
     *n_scored = n * (w->n_ctx - skip);
     return VQ_OK;
-}
-
-/* log of the sum of exp(logits) */
-static double log_sum_exp(const vq_vec_kernels *k, const float *logits, size_t n)
-{
-    const float max = k->max(logits, (uint32_t)n);
-    double sum = 0;
-    for (size_t at = 0; at < n; at += BLOCK) {
-        float part[BLOCK];
-        const uint32_t count = n - at < BLOCK ? (uint32_t)(n - at) : BLOCK;
-        memcpy(part, logits + at, count * sizeof *part);
-        sum += (double)k->exp_sum(part, max, count);
-    }
-    return (double)max + log(sum);
-}
-
-/* sum of p (log p - log q) */
-static double kl_divergence(const vq_vec_kernels *k, const float *p, double p_norm, const float *q, double q_norm,
-                            size_t n)
-{
-    double sum = 0;
-    for (size_t at = 0; at < n; at += BLOCK) {
-        float share[BLOCK];
-        const uint32_t count = n - at < BLOCK ? (uint32_t)(n - at) : BLOCK;
-        memcpy(share, p + at, count * sizeof *share);
-        k->exp_sum(share, (float)p_norm, count);
-        for (uint32_t i = 0; i < count; i++)
-            sum += (double)share[i] * (((double)p[at + i] - (double)q[at + i]) - (p_norm - q_norm));
-    }
-    return sum;
 }
 
 static size_t argmax(const float *logits, size_t n)
@@ -128,7 +98,7 @@ static bool score_next(void *arg, size_t index, const float *logits)
     index += c->before;
     if (index + 1 >= c->n_ctx)
         return true; /* the last token predicts one of another window */
-    const double nll = log_sum_exp(&c->kernels, logits, c->n_vocab) - (double)logits[c->ids[index + 1]];
+    const double nll = vq_log_sum_exp(&c->kernels, logits, c->n_vocab) - (double)logits[c->ids[index + 1]];
     vq_moments_add(&c->nll, nll);
     return !c->progress || c->progress(c->arg, (size_t)c->nll.n, c->n_scored, nll);
 }
@@ -212,11 +182,11 @@ static void compare_row(const struct compare_call *c, const float *a, const floa
                         const struct reference_row *known, vq_comparison *sum)
 {
     const size_t n_vocab = c->seen.width;
-    const double norm = log_sum_exp(&c->kernels, b, n_vocab), nll = norm - (double)b[target];
+    const double norm = vq_log_sum_exp(&c->kernels, b, n_vocab), nll = norm - (double)b[target];
     vq_moments_add(&sum->reference_nll, known->nll);
     vq_moments_add(&sum->nll, nll);
     vq_moments_add(&sum->log_ratio, nll - known->nll);
-    vq_moments_add(&sum->kl, kl_divergence(&c->kernels, a, known->norm, b, norm, n_vocab));
+    vq_moments_add(&sum->kl, vq_kl_divergence(&c->kernels, a, known->norm, b, norm, n_vocab));
     vq_moments_add(&sum->same_top, argmax(b, n_vocab) == known->top ? 1 : 0);
 }
 
@@ -240,7 +210,7 @@ static vq_status compare_step(struct compare_call *c, const int32_t *ids, size_t
     VQ_TRY(vq_session_eval(c->reference, ids, n, keep_row, 0, &c->expected, err));
     for (size_t i = 0; i < n; i++) {
         const float *a = c->expected.at + i * n_vocab;
-        const double norm = log_sum_exp(&c->kernels, a, n_vocab);
+        const double norm = vq_log_sum_exp(&c->kernels, a, n_vocab);
         known[i] = (struct reference_row){norm, norm - (double)a[ids[i + 1]], argmax(a, n_vocab)};
     }
     for (size_t t = 0; t < c->n_tested; t++)

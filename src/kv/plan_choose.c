@@ -11,11 +11,11 @@
 #include <string.h>
 
 #include "base/cpu.h"
-#include "kv/allocate.h"
 #include "kv/distortion.h"
 #include "kv/kv_inner.h"
 #include "kv/plan.h"
 #include "kv/rates.h"
+#include "quant/allocate.h"
 
 enum { MOST_CHOICES = 40, MOST_FAMILIES = 16, MOST_TRIES = 8, REFERENCE_BITS = VQ_PLAN_PROBE_BITS };
 #define REFERENCE VQ_PLAN_PROBE_METHOD

@@ -28,11 +28,13 @@ typedef struct place {
 typedef struct job {
     const vq_gguf *g;
     const vq_quantize_params *p;
-    const vq_feedback_source *feedback; /* NULL: none */
+    const vq_feedback_source *feedback;       /* NULL: none */
+    const vq_sensitivity_source *sensitivity; /* likewise */
     vq_reservoir_writer *w;
     vq_codes_kernels k;
     vq_carry_kernels carry;
-    vq_type *types;
+    vq_type *types;                            /* [tensors] */
+    double *losses;                            /* [tensors] measured, or NAN */
     place *order;                              /* [tensors] */
     vq_input_rotation *rotations[MOST_WIDTHS]; /* one for each width of a packed matrix */
     uint32_t n_rotations;
@@ -138,16 +140,20 @@ static uint32_t rows_of_piece(const vq_tensor *t)
 
 /* ---- 2, 3, 4 bits ---- */
 
-/* What a tensor of a layer reads; false for one that no observer shows. */
-static bool input_of(vq_str name, uint32_t *layer, vq_input_kind *kind)
+bool vq_quantize_place(vq_str name, uint32_t *layer, vq_input_kind *kind, size_t *at)
 {
     static const struct {
         const char *name;
         vq_input_kind kind;
+        size_t at;
     } rows[] = {
-        {"attn_q.weight", VQ_INPUT_QKV},    {"attn_k.weight", VQ_INPUT_QKV},       {"attn_v.weight", VQ_INPUT_QKV},
-        {"attn_output.weight", VQ_INPUT_O}, {"ffn_gate.weight", VQ_INPUT_GATE_UP}, {"ffn_up.weight", VQ_INPUT_GATE_UP},
-        {"ffn_down.weight", VQ_INPUT_DOWN},
+        {"attn_q.weight", VQ_INPUT_QKV, offsetof(vq_layer, q)},
+        {"attn_k.weight", VQ_INPUT_QKV, offsetof(vq_layer, k)},
+        {"attn_v.weight", VQ_INPUT_QKV, offsetof(vq_layer, v)},
+        {"attn_output.weight", VQ_INPUT_O, offsetof(vq_layer, o)},
+        {"ffn_gate.weight", VQ_INPUT_GATE_UP, offsetof(vq_layer, gate)},
+        {"ffn_up.weight", VQ_INPUT_GATE_UP, offsetof(vq_layer, up)},
+        {"ffn_down.weight", VQ_INPUT_DOWN, offsetof(vq_layer, down)},
     };
     char text[80];
     int used = 0;
@@ -157,6 +163,7 @@ static bool input_of(vq_str name, uint32_t *layer, vq_input_kind *kind)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (strcmp(rows[i].name, text + used) == 0) {
             *kind = rows[i].kind;
+            *at = rows[i].at;
             return true;
         }
     }
@@ -167,8 +174,9 @@ static vq_status find_factor(const job *j, const vq_linear *l, const float **out
 {
     uint32_t layer;
     vq_input_kind kind;
+    size_t at;
     *out = NULL;
-    if (!j->feedback || !input_of(j->t->name, &layer, &kind))
+    if (!j->feedback || !vq_quantize_place(j->t->name, &layer, &kind, &at))
         return VQ_OK;
     return j->feedback->factor(j->feedback->arg, layer, kind, l->rotation, out, err);
 }
@@ -315,7 +323,8 @@ static vq_status add_tensor(job *j, uint64_t index, vq_error *err)
                               .to = to.type,
                               .n_bytes_before = t->n_bytes,
                               .n_bytes = to.n_bytes,
-                              .error = error};
+                              .error = error,
+                              .loss = j->losses[index]};
     if (j->p->each)
         j->p->each(j->p->user, &row);
     return VQ_OK;
@@ -359,8 +368,9 @@ static vq_status choose_order(job *j, vq_error *err)
         return vq_fail(err, VQ_ERR_NOMEM, "no memory for %llu tensors", (unsigned long long)n);
     for (uint64_t i = 0; i < n; i++) {
         vq_input_kind kind;
+        size_t at;
         j->order[i].index = i;
-        if (!j->feedback || !input_of(j->g->tensors[i].name, &j->order[i].layer, &kind))
+        if (!j->feedback || !vq_quantize_place(j->g->tensors[i].name, &j->order[i].layer, &kind, &at))
             j->order[i].layer = 0;
     }
     qsort(j->order, n, sizeof *j->order, compare_places);
@@ -370,7 +380,7 @@ static vq_status choose_order(job *j, vq_error *err)
 static vq_status run(job *j, const char *path, vq_error *err)
 {
     VQ_TRY(choose_order(j, err));
-    VQ_TRY(vq_quantize_plan(j->types, j->g, j->p, err));
+    VQ_TRY(vq_quantize_plan(j->types, j->losses, j->g, j->p, j->sensitivity, err));
     VQ_TRY(make_room(j, err));
     VQ_TRY(vq_reservoir_writer_open(&j->w, path, j->g, err));
     VQ_TRY(add_rotations(j, err));
@@ -382,7 +392,7 @@ static vq_status run(job *j, const char *path, vq_error *err)
 }
 
 vq_status vq_quantize_file(const vq_gguf *source, const char *path, const vq_quantize_params *params,
-                           const vq_feedback_source *feedback, vq_error *err)
+                           const vq_feedback_source *feedback, const vq_sensitivity_source *sensitivity, vq_error *err)
 {
     if (params->seed > INT64_MAX)
         return vq_fail(err, VQ_ERR_ARG, "seed %llu is above 2^63 - 1", (unsigned long long)params->seed);
@@ -391,14 +401,18 @@ vq_status vq_quantize_file(const vq_gguf *source, const char *path, const vq_qua
     job j = {.g = source,
              .p = params,
              .feedback = feedback,
-             .types = calloc(vq_gguf_n_tensors(source) + 1, sizeof *j.types)};
+             .sensitivity = sensitivity,
+             .types = calloc(vq_gguf_n_tensors(source) + 1, sizeof *j.types),
+             .losses = calloc(vq_gguf_n_tensors(source) + 1, sizeof *j.losses)};
     vq_codes_kernels_init(&j.k, vq_cpu_detect());
     vq_carry_kernels_init(&j.carry, vq_cpu_detect());
-    vq_status status = j.types ? run(&j, path, err) : vq_fail(err, VQ_ERR_NOMEM, "no memory for the tensors");
+    vq_status status =
+        j.types && j.losses ? run(&j, path, err) : vq_fail(err, VQ_ERR_NOMEM, "no memory for the tensors");
     vq_reservoir_writer_abort(j.w);
     for (uint32_t i = 0; i < j.n_rotations; i++)
         vq_input_rotation_close(j.rotations[i]);
     free(j.types);
+    free(j.losses);
     free(j.order);
     free(j.x);
     free(j.blocks);

@@ -7,8 +7,22 @@
 #include "quant/linear.h"
 #include "veloxquant/reservoir.h"
 
-/* types [n_tensors]: VQ_TYPE_VQ2 .. 4, VQ_TYPE_Q8_0, or the tensor's own (kept). */
-vq_status vq_quantize_plan(vq_type *types, const vq_gguf *source, const vq_quantize_params *params, vq_error *err);
+/* Where a matrix of a layer stands in vq_layer (an offset), and what it reads; false for any other tensor. */
+bool vq_quantize_place(vq_str name, uint32_t *layer, vq_input_kind *kind, size_t *at);
+
+/* What quantising each matrix alone costs: losses [n_tensors] at VQ_SENSITIVITY_BITS, finite and not negative, of those
+ * that are wanted [n_tensors].  The engine fills it: it takes runs of the model. */
+typedef struct vq_sensitivity_source {
+    void *arg;
+    vq_status (*measure)(void *arg, const vq_gguf *source, const bool *wanted, double *losses, vq_error *err);
+} vq_sensitivity_source;
+
+enum { VQ_SENSITIVITY_BITS = 2 };
+
+/* types [n_tensors]: VQ_TYPE_VQ2 .. 4, VQ_TYPE_Q8_0, or the tensor's own (kept).  losses [n_tensors]: what was
+ * measured, NAN where nothing was.  sensitivity NULL: averages look at sizes alone. */
+vq_status vq_quantize_plan(vq_type *types, double *losses, const vq_gguf *source, const vq_quantize_params *params,
+                           const vq_sensitivity_source *sensitivity, vq_error *err);
 
 /* Relative error of n values at 2, 3, 4 bits when they are normal: what rows look like once they are rotated. */
 double vq_quantize_error(uint32_t bits);
@@ -23,8 +37,8 @@ typedef struct vq_feedback_source {
                         vq_error *err);
 } vq_feedback_source;
 
-/* vq_quantize with feedback from there, or NULL. Tensors then go layer by layer. */
+/* vq_quantize with feedback (tensors then go layer by layer) and sensitivity from there; NULL: without. */
 vq_status vq_quantize_file(const vq_gguf *source, const char *path, const vq_quantize_params *params,
-                           const vq_feedback_source *feedback, vq_error *err);
+                           const vq_feedback_source *feedback, const vq_sensitivity_source *sensitivity, vq_error *err);
 
 #endif

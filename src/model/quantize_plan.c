@@ -1,9 +1,10 @@
 /* Which tensor gets which type: the bits that were asked for, rules by name, and bits on average.
  *
- * An average is made of 2, 3 and 4 bits.  Every matrix begins at 2; then the matrix where one more bit takes the most
- * relative error (squared) off the sum over all matrices, for each bit that it costs, gets it, until no bit is left.
- * Rotated rows are normal whatever they were, so that the error at so many bits is the same for all matrices and small
- * ones (k and v, where heads are shared) win: each product counts the same, however large. */
+ * An average is made of 2, 3 and 4 bits, shared out so that losses together are small (quant/allocate.h).  Rotated rows
+ * are normal whatever they were, so that the relative error at so many bits is the same for all matrices.  Its square
+ * is the loss where nothing else is known: small matrices (k and v, where heads are shared) then win, as each counts
+ * the same, however large.  Where the loss of each was measured at 2 bits, at others it is that by the ratio of
+ * squares. */
 #include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #include "model/quantize.h"
+#include "quant/allocate.h"
 #include "quant/linear.h"
 
 enum { NAME_BYTES = 96, KEEP = 0, OPEN = 255 };
@@ -116,74 +118,119 @@ static vq_status type_of(const vq_tensor *t, uint32_t bits, bool qr, vq_type *ou
 
 /* ---- bits on average ---- */
 
-/* bits [n_tensors]: those at OPEN become 2, 3 or 4. */
-static void spread_bits(uint32_t *bits, const vq_gguf *g, double average)
+enum { LEAST_BITS = 2, N_BITS = 3 };
+
+/* What there is to choose for the matrices that no rule decides. */
+typedef struct spread {
+    bool *open;         /* [n_tensors] */
+    vq_choice *choices; /* [n_open][N_BITS] */
+    uint32_t *picked;   /* [n_open] */
+    size_t n_open;
+    uint64_t n_values;
+} spread;
+
+static uint64_t n_values_of(const vq_tensor *t) { return t->dims[0] * t->dims[1]; }
+
+/* Costs are bits. */
+static void list_choices(spread *s, const double *losses, const vq_gguf *g)
 {
-    double budget = 0, n_values;
+    const double least = vq_quantize_error(VQ_SENSITIVITY_BITS);
+    vq_choice *c = s->choices;
     for (uint64_t i = 0; i < g->n_tensors; i++) {
-        if (bits[i] != OPEN)
+        if (!s->open[i])
             continue;
-        n_values = (double)g->tensors[i].dims[0] * (double)g->tensors[i].dims[1];
-        budget += (average - 2) * n_values;
-        bits[i] = OPEN + 2;
-    }
-    for (;;) {
-        uint64_t best = UINT64_MAX;
-        double most = 0;
-        for (uint64_t i = 0; i < g->n_tensors; i++) {
-            n_values = (double)g->tensors[i].dims[0] * (double)g->tensors[i].dims[1];
-            if (bits[i] < OPEN + 2 || bits[i] >= OPEN + 4 || n_values > budget + 0.5)
-                continue;
-            const double now = vq_quantize_error(bits[i] - OPEN), then = vq_quantize_error(bits[i] - OPEN + 1);
-            const double gain = (now * now - then * then) / n_values;
-            if (gain > most) {
-                most = gain;
-                best = i;
-            }
+        const uint64_t n = n_values_of(&g->tensors[i]);
+        s->n_values += n;
+        for (uint32_t b = LEAST_BITS; b < LEAST_BITS + N_BITS; b++) {
+            const double error = vq_quantize_error(b) / least;
+            *c++ = (vq_choice){.cost = b * n, .loss = (isnan(losses[i]) ? 1 : losses[i]) * error * error};
         }
-        if (best == UINT64_MAX)
-            break;
-        budget -= (double)g->tensors[best].dims[0] * (double)g->tensors[best].dims[1];
-        bits[best]++;
     }
-    for (uint64_t i = 0; i < g->n_tensors; i++)
-        if (bits[i] > OPEN)
-            bits[i] -= OPEN;
 }
 
-static vq_status plan(vq_type *types, uint32_t *bits, rule *rules, const vq_gguf *g, const vq_quantize_params *p,
-                      vq_error *err)
+static vq_status choose(spread *s, uint32_t *bits, double *losses, const vq_gguf *g, double average,
+                        const vq_sensitivity_source *sensitivity, vq_error *err)
+{
+    for (uint64_t i = 0; i < g->n_tensors; i++)
+        s->open[i] = bits[i] == OPEN;
+    if (sensitivity)
+        VQ_TRY(sensitivity->measure(sensitivity->arg, g, s->open, losses, err));
+    list_choices(s, losses, g);
+    VQ_TRY(vq_allocate(s->picked, s->choices, s->n_open, N_BITS, (uint64_t)(average * (double)s->n_values + 0.5), err));
+    const uint32_t *picked = s->picked;
+    for (uint64_t i = 0; i < g->n_tensors; i++)
+        if (s->open[i])
+            bits[i] = LEAST_BITS + *picked++;
+    return VQ_OK;
+}
+
+/* bits [n_tensors]: those at OPEN become 2, 3 or 4. */
+static vq_status spread_bits(uint32_t *bits, double *losses, const vq_gguf *g, double average,
+                             const vq_sensitivity_source *sensitivity, vq_error *err)
+{
+    spread s = {0};
+    for (uint64_t i = 0; i < g->n_tensors; i++)
+        s.n_open += bits[i] == OPEN;
+    if (s.n_open == 0)
+        return VQ_OK;
+    s.open = calloc(g->n_tensors, sizeof *s.open);
+    s.choices = calloc(s.n_open, N_BITS * sizeof *s.choices);
+    s.picked = calloc(s.n_open, sizeof *s.picked);
+    const vq_status status = s.open && s.choices && s.picked
+                                 ? choose(&s, bits, losses, g, average, sensitivity, err)
+                                 : vq_fail(err, VQ_ERR_NOMEM, "no memory to share bits out");
+    free(s.open);
+    free(s.choices);
+    free(s.picked);
+    return status;
+}
+
+/* Of a matrix that no rule decides. */
+static uint32_t bits_of_all(const vq_tensor *t, const vq_quantize_params *p, bool measures)
+{
+    if (!in_layer(t) || p->bits == 0)
+        return KEEP;
+    return p->bits == floorf(p->bits) && !measures ? (uint32_t)p->bits : OPEN;
+}
+
+static vq_status plan(vq_type *types, double *losses, uint32_t *bits, rule *rules, const vq_gguf *g,
+                      const vq_quantize_params *p, const vq_sensitivity_source *sensitivity, vq_error *err)
 {
     for (size_t i = 0; i < p->n_rules; i++)
         VQ_TRY(read_rule(p->rules[i], &rules[i], err));
     for (uint64_t i = 0; i < g->n_tensors; i++) {
         const vq_tensor *t = &g->tensors[i];
         bits[i] = KEEP;
+        losses[i] = NAN;
         if (!is_matrix(t))
             continue;
         bits[i] = bits_of_rules(t, rules, p->n_rules);
-        if (bits[i] == OPEN && (!in_layer(t) || p->bits == 0))
-            bits[i] = KEEP;
-        else if (bits[i] == OPEN && p->bits == floorf(p->bits))
-            bits[i] = (uint32_t)p->bits;
+        if (bits[i] == OPEN)
+            bits[i] = bits_of_all(t, p, sensitivity != NULL);
     }
     for (size_t i = 0; i < p->n_rules; i++)
         if (!rules[i].used)
             return vq_fail(err, VQ_ERR_ARG, "rule '%.200s' matches no matrix of the file", p->rules[i]);
-    spread_bits(bits, g, (double)p->bits);
+    VQ_TRY(spread_bits(bits, losses, g, (double)p->bits, sensitivity, err));
     for (uint64_t i = 0; i < g->n_tensors; i++)
         VQ_TRY(type_of(&g->tensors[i], bits[i], p->qr, &types[i], err));
     return VQ_OK;
 }
 
-vq_status vq_quantize_plan(vq_type *types, const vq_gguf *g, const vq_quantize_params *p, vq_error *err)
+vq_status vq_quantize_plan(vq_type *types, double *losses, const vq_gguf *g, const vq_quantize_params *p,
+                           const vq_sensitivity_source *sensitivity, vq_error *err)
 {
     if (p->bits != 0 && !(p->bits >= 2 && p->bits <= 4))
         return vq_fail(err, VQ_ERR_ARG, "%g bits, must be 2 to 4, or 0 to keep what no rule names", (double)p->bits);
+    if (sensitivity && !(p->bits > 2 && p->bits < 4))
+        return vq_fail(err, VQ_ERR_ARG,
+                       "sensitivity shares bits out, and %g bits leave nothing to share; it takes more "
+                       "than 2 and less than 4 on average",
+                       (double)p->bits);
     uint32_t *bits = calloc(g->n_tensors + 1, sizeof *bits);
     rule *rules = calloc(p->n_rules + 1, sizeof *rules);
     const vq_status status =
-        bits && rules ? plan(types, bits, rules, g, p, err)
+        bits && rules ? plan(types, losses, bits, rules, g, p, sensitivity, err)
                       : vq_fail(err, VQ_ERR_NOMEM, "no memory for %llu tensors", (unsigned long long)g->n_tensors);
     free(bits);
     free(rules);

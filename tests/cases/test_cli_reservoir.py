@@ -29,6 +29,29 @@ def run(*words):
     return p
 
 
+def averages(folder):
+    """Bits by what was measured with a text."""
+    text, out, table = (os.path.join(folder, name) for name in ("text.txt", "mixed.vqr", "mixed.json"))
+    with open(text, "w") as f:
+        f.write("a text about many things, and of several words. " * 20)
+    r = run("quantize", BASE, out, "--bits", "3", "--sensitivity", text, "--sensitivity-tokens", "40", "-q", "--json", table)
+    case("quantize --sensitivity: status 0", r.returncode == 0 and "7 tensors quantised" in r.text, r.text)
+    if r.returncode == 0:
+        with open(table) as f:
+            made = json.load(f)
+        rows = [x for x in made["rows"] if x["to"].startswith("VQ")]
+        n = [x["shape"][0] * x["shape"][1] for x in rows]
+        case("its losses, types and seconds", made["sensitivity_seconds"] > 0 and len(rows) == 7 and
+             all(x["kl_at_2_bits"] >= 0 for x in rows) and all(x["kl_at_2_bits"] is None for x in made["rows"] if x not in rows) and
+             sum(int(x["to"][2]) * k for x, k in zip(rows, n)) <= 3 * sum(n), rows)
+    for words, needle in ((["--bits", "4", "--sensitivity", text], "nothing to share"),
+                          (["--bits", "3", "--sensitivity", text, "--sensitivity-tokens", "8"], "8")):
+        r = run("quantize", BASE, out, *words)
+        case("quantize %s: status 2" % " ".join(words[:3:2] + words[3:]), r.returncode == 2 and needle in r.text, r.text)
+    r = run("quantize", BASE, out, "--bits", "3", "--sensitivity", os.path.join(folder, "none.txt"))
+    case("quantize --sensitivity of no file: status 1", r.returncode == 1 and "none.txt" in r.text, r.text)
+
+
 def making(folder):
     out = os.path.join(folder, "toy.vqr")
     table = os.path.join(folder, "table.json")
@@ -45,6 +68,7 @@ def making(folder):
     run("quantize", BASE, again, "--bits", "3", "--tensor", "blk.*.ffn_down*=4", "-t", "3")
     with open(out, "rb") as a, open(again, "rb") as b:
         case("the same bytes with three threads", a.read() == b.read())
+    averages(folder)
     r = run("inspect", out)
     case("inspect a reservoir", r.returncode == 0 and "reservoir version 1" in r.text and "VQ4" in r.text and
          "family          llama" in r.text, r.text)

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "kv/allocate.h"
+#include "quant/allocate.h"
 
 enum { ITEMS = 5, CHOICES = 5 };
 

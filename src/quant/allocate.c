@@ -1,4 +1,4 @@
-#include "kv/allocate.h"
+#include "quant/allocate.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
  * order of loss saved by cost, over all items; what is left goes into single changes that save most.  Between two steps
  * of the first part no other choices of the same cost lose less, and where all steps cost the same the result is the
  * best there is.  The same numbers give the same choices everywhere: ties go to the lower item. */
-#ifndef VQ_KV_ALLOCATE_H
-#define VQ_KV_ALLOCATE_H
+#ifndef VQ_QUANT_ALLOCATE_H
+#define VQ_QUANT_ALLOCATE_H
 
 #include <stddef.h>
 #include <stdint.h>
