@@ -27,8 +27,7 @@ static const cli_option options[] = {
      0, 4},
     {0, "tensor", CLI_TEXTS, AT(rules), "GLOB=BITS",
      "2, 3, 4, 8 or keep for tensors with such names; may be given several times, the last that matches decides", 0, 0},
-    {0, "embeddings", CLI_TEXT, AT(embeddings), "BITS",
-     "8 or keep: token embeddings and the output head (default keep)", 0, 0},
+    {0, "embeddings", CLI_TEXT, AT(embeddings), "BITS", "8 or keep: token embeddings and the output head", 0, 0},
     {0, "rotation", CLI_TEXT, AT(rotation), "KIND",
      "hadamard: quick, drawn again from the seed in no time; qr: a full random rotation for each width", 0, 0},
     {0, "persist-rotation", CLI_FLAG, AT(keep_rotation), NULL,
@@ -38,13 +37,13 @@ static const cli_option options[] = {
      "a text like those the model will see: values are coded so that products on it stay near, not each value alone; "
      "costs no bits, but runs of the model and a minute or two for 135M weights",
      0, 0},
-    {0, "feedback-tokens", CLI_COUNT, AT(n_tokens), "N", "tokens of that text at most (default 8192)", 64, 1048576},
+    {0, "feedback-tokens", CLI_COUNT, AT(n_tokens), "N", "tokens of that text at most", 64, 1048576},
     {0, "sensitivity", CLI_TEXT, AT(sensitivity), "TEXT",
      "for an average of bits: a text like those the model will see. It is run once for each matrix with that one at 2 "
      "bits, and bits go where they save most KL divergence; one to three minutes for 135M weights, growing with their "
      "square",
      0, 0},
-    {0, "sensitivity-tokens", CLI_COUNT, AT(n_sensitivity), "N", "tokens of that text at most (default 192)", 32, 2048},
+    {0, "sensitivity-tokens", CLI_COUNT, AT(n_sensitivity), "N", "tokens of that text at most", 32, 2048},
     {'t', "threads", CLI_COUNT, AT(n_threads), "N", "threads (default: all cores that this process may use)", 1, 1024},
     {'q', "quiet", CLI_FLAG, AT(quiet), NULL, "no table of tensors at the end", 0, 0},
     {0, "json", CLI_TEXT, AT(json), "FILE", "write the table, with machine and command, as JSON", 0, 0},

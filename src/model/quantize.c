@@ -380,9 +380,9 @@ static vq_status choose_order(job *j, vq_error *err)
 static vq_status run(job *j, const char *path, vq_error *err)
 {
     VQ_TRY(choose_order(j, err));
+    VQ_TRY(vq_reservoir_writer_open(&j->w, path, j->g, err)); /* first: measuring for the plan can take minutes */
     VQ_TRY(vq_quantize_plan(j->types, j->losses, j->g, j->p, j->sensitivity, err));
     VQ_TRY(make_room(j, err));
-    VQ_TRY(vq_reservoir_writer_open(&j->w, path, j->g, err));
     VQ_TRY(add_rotations(j, err));
     for (uint64_t i = 0; i < j->g->n_tensors; i++)
         VQ_TRY(add_tensor(j, j->order[i].index, err));
