@@ -15,7 +15,7 @@ struct args {
     const char *embeddings, *rotation, *json, *feedback, *sensitivity;
     bool keep_rotation, quiet;
     int64_t seed;
-    uint32_t n_threads, n_tokens, n_sensitivity;
+    uint32_t n_threads, n_tokens, n_sensitivity, feedback_mib;
 };
 
 #define AT(field) offsetof(struct args, field)
@@ -38,6 +38,9 @@ static const cli_option options[] = {
      "costs no bits, but runs of the model and a minute or two for 135M weights",
      0, 0},
     {0, "feedback-tokens", CLI_COUNT, AT(n_tokens), "N", "tokens of that text at most", 64, 1048576},
+    {0, "feedback-memory", CLI_COUNT, AT(feedback_mib), "MIB",
+     "for moments of inputs at a time (default 256); with less, the text runs more often: once for each input at worst",
+     1, 1048576},
     {0, "sensitivity", CLI_TEXT, AT(sensitivity), "TEXT",
      "for an average of bits: a text like those the model will see. It is run once for each matrix with that one at 2 "
      "bits, and bits go where they save most KL divergence; one to three minutes for 135M weights, growing with their "
@@ -231,6 +234,7 @@ static vq_status open_texts(texts *t, vq_quantize_params *p, const struct args *
     if (!a->feedback && !a->sensitivity)
         return VQ_OK;
     p->n_ids = a->n_tokens;
+    p->feedback_bytes = (size_t)a->feedback_mib << 20;
     p->n_sensitivity_ids = a->n_sensitivity;
     vq_status status = vq_model_open(&t->model, from, err);
     if (status == VQ_OK && a->feedback)
