@@ -15,7 +15,7 @@ static void plans_come_back_from_their_files(void **state)
     (void)state;
     char path[TEMPORARY_PATH];
     temporary_file(path, "plan");
-    vq_plan *p, *q;
+    vq_plan *p, *q = NULL;
     assert_int_equal(vq_plan_new(&p, 2, 3, NULL), VQ_OK);
     p->model_hash = 0x00f0123456789abcULL;
     snprintf(p->keys, sizeof p->keys, "velox:mean=64");
