@@ -60,7 +60,7 @@ void vq_mixcode_decode(const vq_mixcode *m, const uint8_t *page, const float *ga
 /* Scores: the query is q [width] in the basis. */
 size_t vq_mixcode_query_bytes(const vq_mixcode *m); /* a multiple of 64 */
 void vq_mixcode_prepare(const vq_mixcode *m, void *query, const float *q);
-/* out [n][64] = bases [n][2] (one a granule) + gain * dot */
+/* out [n][64] = bases [n][2] (one a granule; NULL: 0) + gain * dot */
 void vq_mixcode_score(const vq_mixcode *m, const uint8_t *page, const uint8_t *next, const float *gains,
                       uint32_t n_granules, const void *queries, size_t stride, uint32_t n, const float *bases,
                       float *out);

@@ -4,7 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_TILE = VQ_ROWCODE_MAX_D * VQ_CODES_ROWS, QUERIES_AT_ONCE = 12, SUMS_AT_ONCE = 4 };
+#include "quant/wide_query.h"
+
+enum { MAX_TILE = VQ_ROWCODE_MAX_D * VQ_CODES_ROWS, SUMS_AT_ONCE = 4 };
 
 float vq_trelliscode_noise(uint32_t bits)
 {
@@ -133,59 +135,26 @@ void vq_trelliscode_decode(const vq_trelliscode *m, const uint8_t *page, const f
     }
 }
 
-/* ---- keys: a query has 14 bits, because scales make its coordinates differ more than those of a rotated one ---- */
+/* ---- keys ---- */
 
-typedef struct query_head {
-    float unit;
-    int32_t sum;
-    uint8_t unused[56];
-} query_head;
-_Static_assert(sizeof(query_head) == 64, "queries are read in vectors");
-
-static size_t half_bytes(const vq_trelliscode *m) { return ((size_t)m->width + 63) / 64 * 64; }
-
-size_t vq_trelliscode_query_bytes(const vq_trelliscode *m) { return sizeof(query_head) + 2 * half_bytes(m); }
+size_t vq_trelliscode_query_bytes(const vq_trelliscode *m) { return vq_wide_query_bytes(m->width); }
 
 void vq_trelliscode_prepare(const vq_trelliscode *m, void *query, const float *q)
 {
     float scaled[VQ_ROWCODE_MAX_D];
-    memset(query, 0, vq_trelliscode_query_bytes(m));
-    query_head *head = query;
     for (uint32_t j = 0; j < m->width; j++)
         scaled[j] = q[j] * m->scale[j] * step_of(m->bits[j / VQ_CODES_GROUP]);
-    head->unit = m->k->quantise_wide((int8_t *)query + sizeof *head, half_bytes(m), &head->sum, scaled, m->width);
+    vq_wide_query_prepare(m->k, query, scaled, m->width);
 }
 
 void vq_trelliscode_score(const vq_trelliscode *m, const uint8_t *page, const uint8_t *next, const float *gains,
                           uint32_t n_granules, const void *queries, size_t stride, uint32_t n, const float *bases,
                           float *out)
 {
-    const uint32_t n_lanes = VQ_CODES_GRANULE * n_granules, n_quads = m->width / 4;
     const ptrdiff_t ahead = next ? (ptrdiff_t)((uintptr_t)next - (uintptr_t)page) : 0;
     uint8_t tile[MAX_TILE];
-    int32_t dots[QUERIES_AT_ONCE * VQ_CODES_ROWS], more[QUERIES_AT_ONCE * VQ_CODES_ROWS];
     m->trellis->unpack_keys(tile, page, m->bits, m->n_groups, n_granules, m->trellis->tables, ahead);
-    for (uint32_t at = 0; at < n; at += QUERIES_AT_ONCE) {
-        const uint32_t now = n - at < QUERIES_AT_ONCE ? n - at : QUERIES_AT_ONCE;
-        const uint8_t *q = (const uint8_t *)queries + at * stride;
-        const int8_t *b = (const int8_t *)q + sizeof(query_head);
-        m->k->dots_us(dots, VQ_CODES_ROWS, tile, VQ_CODES_ROWS * 4, n_lanes, n_quads, b, stride, now);
-        m->k->dots_us(more, VQ_CODES_ROWS, tile, VQ_CODES_ROWS * 4, n_lanes, n_quads, b + half_bytes(m), stride, now);
-        for (uint32_t i = 0; i < now; i++)
-            for (size_t j = (size_t)i * VQ_CODES_ROWS; j < (size_t)i * VQ_CODES_ROWS + n_lanes; j++)
-                dots[j] = 128 * dots[j] + more[j];
-        for (uint32_t i = 0; i < now; i++) {
-            const query_head *head = (const query_head *)(const void *)(q + i * stride);
-            float *o = out + (size_t)(at + i) * VQ_CODES_ROWS;
-            for (uint32_t g = 0; g < n_granules; g++) {
-                const uint32_t t = g * VQ_CODES_GRANULE;
-                m->k->scores(o + t, dots + (size_t)i * VQ_CODES_ROWS + t, VQ_NARROW_TOP * head->sum, head->unit,
-                             gains + t, bases ? bases[2 * (at + i) + g] : 0, VQ_CODES_GRANULE);
-            }
-            if (n_lanes < VQ_CODES_ROWS)
-                memset(o + n_lanes, 0, (VQ_CODES_ROWS - n_lanes) * sizeof *o);
-        }
-    }
+    vq_wide_query_score(m->k, tile, m->width, n_granules, queries, stride, n, gains, bases, out);
 }
 
 /* ---- values ---- */

@@ -343,7 +343,6 @@ enum { QUERIES_AT_ONCE = 48 };
 static void score_some(const struct spectral_state *c, const uint8_t *page, const vq_rows *rows, const uint8_t *queries,
                        size_t stride, uint32_t n, float *out)
 {
-    static const float no_bases[2 * QUERIES_AT_ONCE];
     float gains[VQ_PAGE_ROWS], more[QUERIES_AT_ONCE * VQ_PAGE_ROWS];
     const uint8_t *next = rows->next;
     const uint32_t n_granules = granules(rows->n);
@@ -351,7 +350,7 @@ static void score_some(const struct spectral_state *c, const uint8_t *page, cons
         const block *b = &c->blocks[i];
         open_gains(c, page, i, n_granules, gains);
         vq_mixcode_score(&b->code, page + b->at, next ? next + b->at : NULL, gains, n_granules,
-                         queries + query_at(c, i), stride, n, no_bases, i ? more : out);
+                         queries + query_at(c, i), stride, n, NULL, i ? more : out);
         for (uint32_t j = 0; i > 0 && j < n * VQ_PAGE_ROWS; j++)
             out[j] += more[j];
     }

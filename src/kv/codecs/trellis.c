@@ -15,6 +15,7 @@
 #include "kv/codec_near.h"
 #include "kv/codec_rows.h"
 #include "quant/trelliscode.h"
+#include "quant/wide_query.h"
 
 enum { OPTION_BITS, OPTION_VALUES, OPTION_CHANNELS, N_OPTIONS, QUERIES_AT_ONCE = 12 };
 
@@ -207,20 +208,12 @@ static void decode(const vq_codec_state *s, const void *page, uint32_t first, ui
 
 /* ---- keys ---- */
 
-typedef struct mean_head {
-    float unit;
-    int32_t sum;
-    uint8_t unused[56];
-} mean_head;
-_Static_assert(sizeof(mean_head) == 64, "queries are read in vectors");
+enum { MAX_PREPARED = 2 * (VQ_WIDE_QUERY_HEAD + 2 * VQ_MAX_HEAD_DIM) };
 
-enum { MAX_PREPARED = 2 * (sizeof(mean_head) + 2 * VQ_MAX_HEAD_DIM) };
-
-static size_t half_bytes(const struct trellis_state *c) { return ((size_t)c->width + 63) / 64 * 64; }
-
+/* The query as codes are asked, then as means are. */
 static size_t prepared_bytes(const struct trellis_state *c)
 {
-    return vq_trelliscode_query_bytes(&c->code) + sizeof(mean_head) + 2 * half_bytes(c);
+    return vq_trelliscode_query_bytes(&c->code) + vq_wide_query_bytes(c->width);
 }
 
 /* q [d] is rotated in place */
@@ -230,18 +223,13 @@ static void prepare_rotated(const struct trellis_state *c, uint8_t *query, float
     vq_rotation_apply(&c->rotation, q, scratch);
     memset(q + c->d, 0, (c->width - c->d) * sizeof *q);
     vq_trelliscode_prepare(&c->code, query, q);
-    mean_head *head = (mean_head *)(void *)(query + vq_trelliscode_query_bytes(&c->code));
-    memset(head, 0, sizeof *head + 2 * half_bytes(c));
-    head->unit = c->code.k->quantise_wide((int8_t *)(head + 1), half_bytes(c), &head->sum, q, c->width);
+    vq_wide_query_prepare(c->code.k, query + vq_trelliscode_query_bytes(&c->code), q, c->width);
 }
 
 static float mean_product(const struct trellis_state *c, const uint8_t *query, const vq_rowcode_mean *mean)
 {
-    const mean_head *head = (const mean_head *)(const void *)(query + vq_trelliscode_query_bytes(&c->code));
-    const int8_t *b = (const int8_t *)(head + 1);
-    const int32_t dot =
-        128 * c->code.k->dot_us(mean->u, b, c->width) + c->code.k->dot_us(mean->u, b + half_bytes(c), c->width);
-    return (float)(2 * dot - VQ_NARROW_TOP * head->sum) * head->unit * mean->scale;
+    const uint8_t *own = query + vq_trelliscode_query_bytes(&c->code);
+    return vq_wide_query_dot(c->code.k, own, mean->u, c->width) * mean->scale;
 }
 
 static size_t query_bytes(const vq_codec_state *s)
