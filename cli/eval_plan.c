@@ -63,12 +63,13 @@ static const sizes full = {
 };
 
 /* Where nobody names caches. */
-static const char *const quick_methods[] = {"f16",          "int8",        "velox:bits=4",   "velox:bits=3",
-                                            "velox:bits=2", "kivi:bits=2", "optimal:bits=3", "optimal:bits=2"};
+static const char *const quick_methods[] = {"f16",           "int8",        "velox:bits=4",   "velox:bits=3",
+                                            "velox:bits=2",  "kivi:bits=2", "trellis:bits=2", "optimal:bits=3",
+                                            "optimal:bits=2"};
 static const char *const full_methods[] = {
-    "f16",           "int8",           "velox:bits=4",          "velox:bits=3",
-    "velox:bits=2",  "kivi:bits=2",    "turboquant-mse:bits=3", "turboquant-mse:bits=2",
-    "spectralquant", "optimal:bits=4", "optimal:bits=3",        "optimal:bits=2",
+    "f16",           "int8",           "velox:bits=4",   "velox:bits=3",          "velox:bits=2",
+    "kivi:bits=2",   "trellis:bits=3", "trellis:bits=2", "turboquant-mse:bits=3", "turboquant-mse:bits=2",
+    "spectralquant", "optimal:bits=4", "optimal:bits=3", "optimal:bits=2",
 };
 static const char *const quick_policies[] = {"snapkv", "qfilters", "streaming"};
 static const char *const full_policies[] = {"streaming", "snapkv", "tova", "h2o", "expected-attention", "qfilters"};

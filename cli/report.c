@@ -72,8 +72,24 @@ static int read_file(report *r, const char *path)
     return CLI_FINE;
 }
 
-/* Figures that got no point, as those of rows whose values are null. */
-static void drop_empty(report *r)
+/* Of figures with one title each says where it is from. */
+static void name_apart(report *r)
+{
+    bool twice[REPORT_MOST_FIGURES] = {false};
+    for (size_t i = 0; i < r->n_figures; i++)
+        for (size_t k = 0; k < r->n_figures; k++)
+            twice[i] |= k != i && strcmp(r->figures[i]->title, r->figures[k]->title) == 0;
+    for (size_t i = 0; i < r->n_figures; i++) {
+        figure *f = r->figures[i];
+        const size_t end = strlen(f->title);
+        if (twice[i])
+            snprintf(f->title + end, sizeof f->title - end, " (%.*s)", (int)strcspn(f->sources.at[0], "."),
+                     f->sources.at[0]);
+    }
+}
+
+/* Figures that got no point, as those of rows whose values are null, go; the others are settled. */
+static void settle(report *r)
 {
     size_t n = 0;
     for (size_t i = 0; i < r->n_figures; i++) {
@@ -85,6 +101,9 @@ static void drop_empty(report *r)
         }
     }
     r->n_figures = n;
+    for (size_t i = 0; i < n; i++)
+        fig_settle(r->figures[i]);
+    name_apart(r);
 }
 
 static int run(report *r, const struct args *a, char **paths, size_t n)
@@ -97,7 +116,7 @@ static int run(report *r, const struct args *a, char **paths, size_t n)
     if (r->failed)
         return cli_fail("more than %d figures, %d models or %d caches, or no memory", REPORT_MOST_FIGURES,
                         FIG_MOST_NAMES, REPORT_MOST_CACHES);
-    drop_empty(r);
+    settle(r);
     if (r->n_figures == 0)
         return cli_fail("no row of these files belongs into a figure");
     if (mkdir(a->dir, 0777) != 0 && errno != EEXIST)

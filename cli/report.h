@@ -1,8 +1,8 @@
 /* From rows of results files to figures and a page.
  *
- * A panel (report_panels.c, report_caches.c) looks at a row and adds a point to a figure if the row is its own;
- * report_rows.c is what panels share, report_sheet.c joins what is known of each cache, report_page.c writes the page,
- * and report.c reads files and runs all of it. */
+ * A panel (report_panels.c, report_caches.c, report_bench.c) looks at a row and adds a point to a figure if the row is
+ * its own; report_rows.c is what panels share, report_sheet.c joins what is known of each cache, report_page.c writes
+ * the page, and report.c reads files and runs all of it. */
 #ifndef CLI_REPORT_H
 #define CLI_REPORT_H
 
@@ -55,7 +55,8 @@ void report_free(report *r);
 
 /* ---- for panels ---- */
 typedef size_t report_panel(report *r, const json_t *row, const report_file *source); /* how often it took the row */
-extern report_panel *const report_cache_panels[], *const report_other_panels[];       /* end with NULL */
+/* end with NULL */
+extern report_panel *const report_cache_panels[], *const report_other_panels[], *const report_bench_panels[];
 
 const char *row_text(const json_t *row, const char *key);
 double row_number(const json_t *row, const char *key); /* NaN without one */

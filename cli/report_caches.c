@@ -143,14 +143,15 @@ static size_t take_shares(report *r, const json_t *row, const report_file *sourc
         .y_label = "% of the time",
         .note = "Storing its rows, codes included, at the greatest depth measured. Lower is better.",
         .format = "%.2f"};
-    static const fig_plan encode_prompt = {
+    static const fig_plan prompts = {
         .kind = FIG_BARS,
-        .id = "encode-prompt",
-        .title = "Packing's share of reading a prompt",
+        .id = "prompt-share",
+        .title = "Where the time of a prompt goes",
         .x_label = "cache",
         .y_label = "% of the time",
-        .note = "Storing its rows, codes included, of the longest prompt measured. Lower is better.",
-        .format = "%.2f"};
+        .note = "Attention, and storing rows, codes included, of the longest prompt measured; the rest is the model's "
+                "matrices. Packing should be a few percent.",
+        .format = "%.1f"};
     static const fig_plan layers = {.kind = FIG_LINES,
                                     .id = "attend-layers",
                                     .title = "Attention by layer",
@@ -158,23 +159,28 @@ static size_t take_shares(report *r, const json_t *row, const report_file *sourc
                                     .y_label = "microseconds of one decoded token",
                                     .note = "At the greatest depth measured. Layers with a window cost less.",
                                     .format = "%.1f"};
-    if (!row_is(row, "speed") || source->evicts || json_is_true(json_object_get(row, "again")) ||
-        !isfinite(row_number(row, "attention_share")))
+    const double depth = row_number(row, "depth"), s = 100 * row_number(row, "attention_share"),
+                 decode = 100 * row_number(row, "encode_share"), prompt = 100 * row_number(row, "prompt_encode_share"),
+                 attend = 100 * row_number(row, "prompt_attention_share");
+    if (!row_is(row, "speed") || source->evicts || json_is_true(json_object_get(row, "again")))
         return 0;
     char kv[FIG_NAME];
     row_method(row, kv);
     const char *model = row_model(r, row);
-    const double depth = row_number(row, "depth"), s = 100 * row_number(row, "attention_share");
+    figure *p = isfinite(prompt) ? report_figure(r, &prompts, model, "", source) : NULL;
+    if (p && fig_keep_rank(p, depth)) {
+        fig_add_bar(p, "attention", kv, attend, attend, attend);
+        fig_add_bar(p, "packing", kv, prompt, prompt, prompt);
+    }
+    if (!isfinite(s))
+        return isfinite(prompt);
     figure *f = report_figure(r, &share, model, "", source), *e = report_figure(r, &encode, model, "", source),
-           *p = report_figure(r, &encode_prompt, model, "", source), *l = report_figure(r, &layers, model, "", source);
-    if (!f || !e || !p || !l)
+           *l = report_figure(r, &layers, model, "", source);
+    if (!f || !e || !l)
         return 1;
-    const double decode = 100 * row_number(row, "encode_share"), prompt = 100 * row_number(row, "prompt_encode_share");
     fig_add(f, kv, depth, s, s, s);
     if (isfinite(decode) && fig_keep_rank(e, depth))
         fig_add_bar(e, "share", kv, decode, decode, decode);
-    if (isfinite(prompt) && fig_keep_rank(p, depth))
-        fig_add_bar(p, "share", kv, prompt, prompt, prompt);
     const json_t *layer;
     size_t i;
     if (fig_keep_rank(l, depth))
@@ -198,6 +204,7 @@ static size_t take_rate(report *r, const json_t *row, const report_file *source)
         .note = "Paired with an f16 cache on the same tokens. A line is a method, its points are its "
                 "numbers of bits. Lower left is better; whiskers are 95 % intervals.",
         .format = "%.5f",
+        .log_x = true,
         .log_y = true};
     static const fig_plan ppl = {.kind = FIG_LINES,
                                  .id = "rate-ppl",
@@ -206,13 +213,16 @@ static size_t take_rate(report *r, const json_t *row, const report_file *source)
                                  .y_label = "perplexity, times that of f16",
                                  .note = "The same for the ratio of perplexities.",
                                  .format = "%.4f",
+                                 .log_x = true,
                                  .log_y = true};
     char name[FIG_NAME], cache[FIG_NAME], part[FIG_NAME];
     const bool of_eval = row_is(row, "perplexity");
-    const double packed = row_number(row, "packed_bits");
-    const double bits = packed > 0 ? packed : row_number(row, "bits_per_value");
+    const double packed = row_number(row, "packed_bits"),
+                 at_1k = row_number(json_object_get(row, "bits_per_value_at"), "1024");
+    const double bits = packed > 0 ? packed : at_1k > 0 ? at_1k : row_number(row, "bits_per_value");
     if ((row_text(row, "kind")[0] && !of_eval) || row_evicts(row) || !isfinite(bits) || !json_object_get(row, "kl") ||
-        !row_text(row, "model")[0] || !row_method(row, cache)[0])
+        !row_text(row, "model")[0] || !row_method(row, cache)[0] || strstr(cache, "+f16") ||
+        strncmp(cache, "f16+", 4) == 0) /* one side alone: report_bench.c */
         return 0;
     snprintf(part, sizeof part, "@%.60s", of_eval ? "" : source->name);
     const char *model = row_model(r, row);
@@ -243,6 +253,7 @@ static size_t take_distortion(report *r, const json_t *row, const report_file *s
         .note = "Root of the summed squared error over the summed square, all layers. Lower left is "
                 "better.",
         .format = "%.4f",
+        .log_x = true,
         .log_y = true};
     static const fig_plan layers = {.kind = FIG_LINES,
                                     .id = "distortion-layers",
@@ -373,11 +384,11 @@ static size_t take_peer(report *r, const json_t *row, const report_file *source)
                                   .id = "peer-held",
                                   .title = "Beside VeloxQuant-MLX: bytes really held",
                                   .x_label = "cache",
-                                  .y_label = "bytes a token",
+                                  .y_label = "KiB a token",
                                   .note =
                                       "Of all arrays that hang on the cache after the window; ours are the cache's own "
                                       "count. On a CPU MLX keeps rows as f32. Lower is better.",
-                                  .format = "%.0f"};
+                                  .format = "%.1f"};
     char name[FIG_NAME];
     if (!row_is(row, "peer") || json_object_get(row, "error"))
         return 0;
@@ -388,7 +399,7 @@ static size_t take_peer(report *r, const json_t *row, const report_file *source)
     if (f)
         fig_add_bar(f, "ratio", name, y.value, y.low, y.high);
     if (h)
-        fig_add_bar(h, "bytes", name, b.value, b.low, b.high);
+        fig_add_bar(h, "KiB", name, b.value / 1024, b.low / 1024, b.high / 1024);
     return 1;
 }
 

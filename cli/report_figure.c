@@ -1,5 +1,5 @@
 /* Points of figures, and figures as tables.  report_gnuplot.c draws them. */
-#include "report_figure.h"
+#include "report_draw.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -45,6 +45,12 @@ void fig_add(figure *f, const char *series, double x, double y, double low, doub
         add(f, &(fig_point){fig_name(f, &f->series, series), x, 0, y, low, high});
 }
 
+void fig_add_facet(figure *f, const char *facet, const char *series, double x, double y, double low, double high)
+{
+    if (isfinite(x) && isfinite(y))
+        add(f, &(fig_point){fig_name(f, &f->series, series), x, fig_name(f, &f->rows, facet), y, low, high});
+}
+
 void fig_add_bar(figure *f, const char *series, const char *category, double y, double low, double high)
 {
     if (isfinite(y))
@@ -74,6 +80,8 @@ bool fig_keep_rank(figure *f, double rank)
 static int by_x(const void *a, const void *b)
 {
     const fig_point *p = a, *q = b;
+    if (p->row != q->row)
+        return p->row < q->row ? -1 : 1;
     if (p->series != q->series)
         return p->series < q->series ? -1 : 1;
     return p->x < q->x ? -1 : p->x > q->x;
@@ -81,7 +89,7 @@ static int by_x(const void *a, const void *b)
 
 void fig_sort(figure *f)
 {
-    if (f->plan->kind == FIG_LINES && f->n_points > 0)
+    if ((f->plan->kind == FIG_LINES || f->plan->kind == FIG_FACETS) && f->n_points > 0)
         qsort(f->points, f->n_points, sizeof *f->points, by_x);
 }
 
@@ -105,6 +113,26 @@ size_t fig_places(const figure *f, size_t most, double out[FIG_MOST_NAMES])
     }
     qsort(out, n, sizeof *out, by_number);
     return n;
+}
+
+void fig_settle(figure *f)
+{
+    double at[FIG_MOST_NAMES];
+    if (f->plan->kind != FIG_LINES || !f->plan->even_x || f->series.n < 2 || fig_places(f, 1, at) != 1)
+        return;
+    const size_t n = strlen(f->title);
+    char number[32];
+    snprintf(f->title + n, sizeof f->title - n, ", %s %s", draw_number(at[0], number), f->plan->x_label);
+    f->own = *f->plan;
+    f->own.kind = FIG_BARS;
+    f->own.x_label = "";
+    f->plan = &f->own;
+    f->columns = f->series;
+    for (size_t i = 0; i < f->n_points; i++) {
+        f->points[i].x = (double)f->points[i].series;
+        f->points[i].series = 0;
+    }
+    f->series.n = 1; /* one bar each, which has its name beside it */
 }
 
 bool fig_has_interval(const figure *f, size_t series)
@@ -160,13 +188,17 @@ static const fig_point *find(const figure *f, size_t series, double x, size_t ro
 
 static void pairs_table(const figure *f, FILE *to)
 {
-    fputs("<tr><th></th><th>", to);
+    fputs("<tr><td></td><th scope=\"col\">", to);
     html_text(f->plan->x_label, to);
-    fputs("</th><th>", to);
+    fputs("</th><th scope=\"col\">", to);
     html_text(f->plan->y_label, to);
     fputs("</th></tr>\n", to);
     for (size_t i = 0; i < f->n_points; i++) {
-        fputs("<tr><th>", to);
+        fputs("<tr><th scope=\"row\">", to);
+        if (f->plan->kind == FIG_FACETS) {
+            html_text(f->rows.at[f->points[i].row], to);
+            fputs(" &middot; ", to);
+        }
         html_text(f->series.at[f->points[i].series], to);
         fprintf(to, "</th><td>%.4g</td>", f->points[i].x);
         cell(f, &f->points[i], to);
@@ -179,15 +211,15 @@ enum { MOST_COLUMNS = 16 };
 /* Bars: categories downwards, as they are drawn. */
 static void bars_table(const figure *f, FILE *to)
 {
-    fputs("<tr><th></th>", to);
+    fputs("<tr><td></td>", to);
     for (size_t s = 0; s < f->series.n; s++) {
-        fputs("<th>", to);
+        fputs("<th scope=\"col\">", to);
         html_text(f->series.n > 1 ? f->series.at[s] : f->plan->y_label, to);
         fputs("</th>", to);
     }
     fputs("</tr>\n", to);
     for (size_t c = 0; c < f->columns.n; c++) {
-        fputs("<tr><th>", to);
+        fputs("<tr><th scope=\"row\">", to);
         html_text(f->columns.at[c], to);
         fputs("</th>", to);
         for (size_t s = 0; s < f->series.n; s++) {
@@ -204,9 +236,9 @@ static void bars_table(const figure *f, FILE *to)
 /* Series downwards, places (lines) or categories (heat) to the right. */
 static void grid_table(const figure *f, const double *x, size_t n, FILE *to)
 {
-    fputs("<tr><th></th>", to);
+    fputs("<tr><td></td>", to);
     for (size_t c = 0; c < n; c++) {
-        fputs("<th>", to);
+        fputs("<th scope=\"col\">", to);
         if (f->plan->kind == FIG_LINES)
             fprintf(to, "%.6g", x[c]);
         else
@@ -217,7 +249,7 @@ static void grid_table(const figure *f, const double *x, size_t n, FILE *to)
     const size_t n_rows = f->plan->kind == FIG_HEAT ? f->rows.n : 1;
     for (size_t s = 0; s < f->series.n; s++) {
         for (size_t r = 0; r < n_rows; r++) {
-            fputs("<tr><th>", to);
+            fputs("<tr><th scope=\"row\">", to);
             html_text(f->series.at[s], to);
             if (f->plan->kind == FIG_HEAT) {
                 fputs(" &middot; ", to);
@@ -239,9 +271,13 @@ static void grid_table(const figure *f, const double *x, size_t n, FILE *to)
 void fig_table(const figure *f, FILE *to)
 {
     double x[FIG_MOST_NAMES] = {0};
-    fputs("<table>\n", to);
+    fputs("<div class=\"wide\"><table aria-label=\"", to);
+    html_text(f->title, to);
+    fputs("\">\n", to);
     if (f->plan->kind == FIG_BARS) {
         bars_table(f, to);
+    } else if (f->plan->kind == FIG_FACETS) {
+        pairs_table(f, to);
     } else if (f->plan->kind == FIG_HEAT) {
         for (size_t i = 0; i < f->columns.n; i++)
             x[i] = (double)i;
@@ -254,5 +290,5 @@ void fig_table(const figure *f, FILE *to)
         else
             pairs_table(f, to);
     }
-    fputs("</table>\n", to);
+    fputs("</table></div>\n", to);
 }

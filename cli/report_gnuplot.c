@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "cli.h"
-#include "report_figure.h"
+#include "report_draw.h"
 
 enum {
     WIDTH = 1100,
@@ -38,18 +38,34 @@ enum { N_COLOURS = sizeof colours / sizeof colours[0], N_MARKS = sizeof marks / 
 static const struct {
     const char *family, *colour;
 } known[] = {
-    {"f16", BLACK},         {"f32", BLACK},      {"none", BLACK},
-    {"llama.cpp", GREY},    {"ggml", GREY},      {"VeloxQuant-MLX", GREY},
-    {"velox", "#0072B2"},   {"kivi", "#009E73"}, {"turboquant-mse", "#D55E00"},
-    {"optimal", "#CC79A7"}, {"int8", "#E69F00"}, {"turboquant-rvq", "#56B4E9"},
+    {"f16", BLACK},
+    {"f32", BLACK},
+    {"bf16", BLACK},
+    {"none", BLACK},
+    {"no", BLACK}, /* "no policy" */
+    {"llama.cpp", GREY},
+    {"ggml", GREY},
+    {"VeloxQuant-MLX", GREY},
+    {"optimal", "#D55E00"},
+    {"trellis", "#E69F00"},
+    {"velox", "#0072B2"},
+    {"int8", "#56B4E9"},
+    {"kivi", "#009E73"},
+    {"turboquant-mse", "#CC79A7"},
+    {"turboquant-prod", "#AA4499"},
+    {"turboquant-rvq", "#882255"},
+    {"rabitq", "#332288"},
+    {"spectralquant", "#999933"},
+    {"kivi-sink", "#117733"},
+    {"outlier", "#661100"},
+    {"amc", "#44AA99"},
+    {"vecinfer", "#004488"},
+    {"commvq", "#997700"},
+    {"a2ats", "#994455"},
+    {"polarquant", "#6699CC"},
+    {"qjl", "#AA4466"},
 };
 enum { N_KNOWN = sizeof known / sizeof known[0] };
-
-typedef struct style {
-    const char *colour;
-    int mark, dash;
-    double fill;
-} style;
 
 /* "velox" of "velox:bits=2", "snapkv" of "snapkv 25 %" */
 static size_t family_length(const char *name) { return strcspn(name, ":, "); }
@@ -102,8 +118,7 @@ static const char *colour_in(const fig_names *names, size_t index, size_t *round
     return colours[(n_before - n_free) % N_COLOURS];
 }
 
-/* Of a name in a list; one that is not there looks like the first of its family. */
-static style style_of(const fig_names *names, const char *name)
+style style_of(const fig_names *names, const char *name)
 {
     size_t index = names->n, variant = 0, round;
     for (size_t i = 0; i < names->n && index == names->n; i++)
@@ -127,8 +142,7 @@ static style style_of(const fig_names *names, const char *name)
 
 /* ---- text ---- */
 
-/* A string of gnuplot in single quotes, in which only the quote itself is special. */
-static void quote(const char *text, FILE *to)
+void draw_quote(const char *text, FILE *to)
 {
     fputc('\'', to);
     for (; *text; text++) {
@@ -151,18 +165,17 @@ static void quote_tic(const char *text, FILE *to)
         doubled[n++] = *text;
     }
     doubled[n] = 0;
-    quote(doubled, to);
+    draw_quote(doubled, to);
 }
 
 static void set_text(const char *what, const char *text, FILE *to)
 {
     fprintf(to, "set %s ", what);
-    quote(text, to);
+    draw_quote(text, to);
     fputc('\n', to);
 }
 
-/* 32768 as 32,768, and 1e-05 as 0.00001 */
-static const char *number_text(double x, char out[32])
+const char *draw_number(double x, char out[32])
 {
     char plain[32];
     if (x > 0 && x < 1e-4 && x > 1e-9) {
@@ -187,11 +200,7 @@ static const char *number_text(double x, char out[32])
 
 /* ---- axes ---- */
 
-/* Ends of an axis, intervals included. */
-typedef struct range {
-    double low, high;
-} range;
-
+/* Of all points, intervals included. */
 static range range_of(const figure *f, bool of_x)
 {
     range r = {INFINITY, -INFINITY};
@@ -203,24 +212,41 @@ static range range_of(const figure *f, bool of_x)
     return r;
 }
 
-/* A logarithmic axis with round tics: gnuplot's own are decades, of which figures here often span less than one.  Below
- * a factor of 3 a linear axis reads better: false. */
-static bool log_axis(char axis, range r, FILE *to)
+/* gnuplot's own tics are decades, of which figures here often span less than one.  Below a factor of 3 a linear axis
+ * reads better. */
+bool draw_log_axis(char axis, range r, FILE *to)
 {
-    static const double steps[] = {1, 1.5, 2, 3, 5, 7};
+    static const double steps[] = {1, 1.5, 2, 3, 5, 7}, bits[] = {1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32};
     const double span = r.high / r.low;
     if (!(r.low > 0) || span < 3)
         return false;
-    fprintf(to, "set logscale %c\nset %crange [%.9g:%.9g]\nset %ctics (", axis, axis, r.low / pow(span, 0.05),
-            r.high * pow(span, 0.05), axis);
+    fprintf(to, "set logscale %c\n", axis);
     const char *between = "";
     char text[32];
+    if (axis == 'x' && r.low > 0.5 &&
+        r.high < 40) { /* bits a value or weight: no decades; to the next tic if it is near */
+        double low = r.low / pow(span, 0.05), high = r.high * pow(span, 0.05);
+        for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++) {
+            if (bits[i] <= low && low < 1.3 * bits[i])
+                low = 0.98 * bits[i];
+            if (bits[i] >= high && bits[i] < 1.3 * high) {
+                high = 1.02 * bits[i];
+                break;
+            }
+        }
+        fprintf(to, "set xrange [%.9g:%.9g]\nset xtics (", low, high);
+        for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++, between = ", ")
+            fprintf(to, "%s'%s' %g", between, draw_number(bits[i], text), bits[i]);
+        fputs(")\n", to);
+        return true;
+    }
+    fprintf(to, "set %crange [%.9g:%.9g]\nset %ctics (", axis, r.low / pow(span, 0.05), r.high * pow(span, 0.05), axis);
     for (double decade = pow(10, floor(log10(r.low))); decade <= r.high; decade *= 10) {
         for (size_t i = 0; i < 6; i++) {
             const bool few = i == 0 || i == 2 || i == 4; /* 1, 2, 5 */
             if ((span > 12 && !few) || (span > 800 && i != 0))
                 continue;
-            fprintf(to, "%s'%s' %.9g", between, number_text(decade * steps[i], text), decade * steps[i]);
+            fprintf(to, "%s'%s' %.9g", between, draw_number(decade * steps[i], text), decade * steps[i]);
             between = ", ";
         }
     }
@@ -230,17 +256,20 @@ static bool log_axis(char axis, range r, FILE *to)
 
 enum { MOST_TICS = 8 };
 
-/* Tics where the points are, when these are few, as budgets and depths are. */
+/* Tics where the points are, when these are few whole numbers, as lengths are. */
 static bool tics_at_points(const figure *f, FILE *to)
 {
     double at[FIG_MOST_NAMES];
     char text[32];
     const size_t n = fig_places(f, MOST_TICS, at);
+    for (size_t i = 0; i < n; i++)
+        if (at[i] != round(at[i]))
+            return false;
     if (n == 0)
         return false;
     fputs("set xtics (", to);
     for (size_t i = 0; i < n; i++)
-        fprintf(to, "%s'%s' %.9g", i ? ", " : "", number_text(at[i], text), at[i]);
+        fprintf(to, "%s'%s' %.9g", i ? ", " : "", draw_number(at[i], text), at[i]);
     fputs(")\n", to);
     return true;
 }
@@ -273,7 +302,7 @@ static void draw_lines(const figure *f, const canvas *c)
     bool apart = false; /* series that share their few places stand a little beside them, so that intervals show */
     const range x = n_places ? (range){0, (double)(n_places - 1)} : range_of(f, true), y = range_of(f, false);
     for (size_t s = 0; s < f->series.n; s++) {
-        apart |= fig_has_interval(f, s) && f->series.n > 3;
+        apart |= fig_has_interval(f, s) && f->series.n > 1;
         fprintf(to, "$D%zu_%zu << EOD\n", c->panel, s);
         for (size_t i = 0; i < f->n_points; i++) {
             const fig_point *p = &f->points[i];
@@ -297,16 +326,24 @@ static void draw_lines(const figure *f, const canvas *c)
         char text[32];
         fputs("set xtics (", to);
         for (size_t i = 0; i < n_places; i++)
-            fprintf(to, "%s'%s' %zu", i ? ", " : "", number_text(at[i], text), i);
+            fprintf(to, "%s'%s' %zu", i ? ", " : "", draw_number(at[i], text), i);
         fputs(")\n", to);
         step = apart ? fmin(0.4, 0.025 * (double)f->series.n) : 0;
-    } else if (f->plan->log_x && log_axis('x', x, to)) {
+    } else if (f->plan->log_x && draw_log_axis('x', x, to)) {
         if (tics_at_points(f, to) && apart)
             factor = pow(x.high / x.low, 0.05);
+    } else if (x.high >= 10000) {
+        const double rough = x.high / 6, unit = pow(10, floor(log10(rough))), steps = rough / unit;
+        const double every = unit * (steps < 2 ? 2 : steps < 5 ? 5 : 10);
+        char text[32];
+        fputs("set xtics (", to);
+        for (double tic = 0; tic <= x.high + margin; tic += every)
+            fprintf(to, "%s'%s' %.9g", tic > 0 ? ", " : "", draw_number(tic, text), tic);
+        fputs(")\n", to);
     }
     if (f->plan->log_y)
-        log_axis('y', y, to);
-    fputs("set grid ytics lc rgb '#dddddd'\nplot ", to);
+        draw_log_axis('y', y, to);
+    fputs("set grid ytics lt 1 dt 1 lw 1 lc rgb '#e4e4e4'\nplot ", to);
     const char *between = "";
     for (size_t s = 0; s < f->series.n; s++) {
         const style look = style_of(c->palette, f->series.at[s]);
@@ -319,7 +356,7 @@ static void draw_lines(const figure *f, const canvas *c)
         between = fig_has_interval(f, s) ? ", " : between;
         fprintf(to, "%s$D%zu_%zu using %s:2 with linespoints lc rgb '%s' pt %d ps %s lw 2 dt %d title ", between,
                 c->panel, s, shift, look.colour, look.mark, c->small ? "0.9" : "1.1", look.dash);
-        quote(f->series.at[s], to);
+        draw_quote(f->series.at[s], to);
         between = ", ";
     }
     fputc('\n', to);
@@ -339,7 +376,7 @@ static void draw_bar(const figure *f, const canvas *c, const fig_point *p, const
             look->colour);
     if (title) {
         fputs("title ", to);
-        quote(title, to);
+        draw_quote(title, to);
     } else {
         fputs("notitle", to);
     }
@@ -369,7 +406,7 @@ static void draw_bars(const figure *f, const canvas *c)
     name_tics('y', &f->columns, to);
     fprintf(to, "set xrange [%.9g:%.9g]\nset yrange [%.3g:-0.6]\n", low < 0 ? low - 0.1 * span : 0, high + 0.12 * span,
             (double)f->columns.n - 0.4);
-    fputs("set border 1\nset grid xtics lc rgb '#dddddd'\n", to);
+    fputs("set border 1\nset ytics scale 0\nset grid xtics lt 1 dt 1 lw 1 lc rgb '#e4e4e4'\n", to);
     if (by_category)
         fputs("unset key\n", to);
     fputs("plot ", to);
@@ -413,8 +450,8 @@ static void draw_heat(const figure *f, FILE *to)
             "unset key\nset tics scale 0\n",
             least, most);
     fprintf(to, "set multiplot layout %zu,%zu title ", down, across);
-    quote(f->title, to);
-    fputs(" font ',15'\nset rmargin 1.5\nset tmargin 3\n", to);
+    draw_quote(f->title, to);
+    fprintf(to, " font ',15'\nset rmargin 1.5\nset tmargin %s\n", f->series.n > 1 ? "3" : "1");
     name_tics('x', &f->columns, to);
     name_tics('y', &f->rows, to);
     fprintf(to, "set xrange [-0.5:%g]\nset yrange [%g:-0.5]\n", (double)f->columns.n - 0.5, (double)f->rows.n - 0.5);
@@ -461,14 +498,16 @@ static void begin_picture(const char *id, int picture, size_t width, size_t heig
 static void screen_text(int number, const char *text, double x, const char *offset, int size, const char *y, FILE *to)
 {
     fprintf(to, "set label %d ", number);
-    quote(text, to);
+    draw_quote(text, to);
     fprintf(to, " at screen %g,%s center %s font ',%d'\n", x, y, offset, size);
 }
 
 static void script(const figure *f, FILE *to)
 {
     size_t width = WIDTH, height = HEIGHT;
-    if (f->plan->kind == FIG_HEAT) {
+    if (f->plan->kind == FIG_FACETS) {
+        facets_size(f, &width, &height);
+    } else if (f->plan->kind == FIG_HEAT) {
         const size_t across = facets_across(f), down = (f->series.n + across - 1) / across;
         width = across * (f->columns.n > WIDE ? 110 + CELL * f->columns.n : across < 2 ? FACET * 3 / 2 : FACET);
         height = down * (f->rows.n > WIDE ? 130 + 24 * f->rows.n : FACET_HEIGHT) + 50;
@@ -479,13 +518,16 @@ static void script(const figure *f, FILE *to)
     for (int picture = 0; picture < 2; picture++) {
         begin_picture(f->id, picture, width, height, to);
         plain_axes(f, to);
-        if (f->plan->kind != FIG_HEAT) /* over the whole picture: a title is centred on the plot alone, and cut off */
+        if (f->plan->kind != FIG_HEAT &&
+            f->plan->kind != FIG_FACETS) /* over the whole picture: a title is centred on the plot alone, and cut off */
             screen_text(1, f->title, 0.5, "offset 0,-1.3", 15, "screen 1", to);
         const canvas c = {to, 0, &f->series, false};
         if (f->plan->kind == FIG_LINES)
             draw_lines(f, &c);
         else if (f->plan->kind == FIG_BARS)
             draw_bars(f, &c);
+        else if (f->plan->kind == FIG_FACETS)
+            draw_facets(f, width, height, to);
         else
             draw_heat(f, to);
         fputs("unset output\n", to);
@@ -589,7 +631,7 @@ static void draw_legend(const fig_names *names, FILE *to)
         const style look = style_of(names, names->at[i]);
         fprintf(to, "%sNaN with linespoints lc rgb '%s' pt %d ps 1.1 lw 2 dt %d title ", i ? ", " : "", look.colour,
                 look.mark, look.dash);
-        quote(names->at[i], to);
+        draw_quote(names->at[i], to);
     }
     fputs(names->n ? "\n" : "NaN notitle\n", to);
 }
@@ -608,12 +650,12 @@ int fig_draw_sheet(figure *const *panels, const char *const *names, size_t n, co
     size_t n_there = 0;
     for (size_t i = 0; i < n; i++)
         n_there += panels[i] != NULL;
-    const size_t across = MOST_ACROSS, down = (n_there + 1 + across - 1) / across;
+    const size_t across = n_there + 1 == 4 ? 2 : MOST_ACROSS, down = (n_there + 1 + across - 1) / across;
     fprintf(to, "# gnuplot %s.gp, in this folder, draws the figure again.\n", id);
     for (int picture = 0; picture < 2; picture++) {
         begin_picture(id, picture, across * PANEL_WIDTH, down * PANEL_HEIGHT + 50, to);
         fprintf(to, "set multiplot layout %zu,%zu title ", down, across);
-        quote(title, to);
+        draw_quote(title, to);
         fputs(" font ',18'\n", to);
         for (size_t i = 0; i < n; i++) {
             if (!panels[i])

@@ -7,7 +7,7 @@
 #include "cli.h"
 #include "report.h"
 
-enum { MOST_IDS = 10 };
+enum { MOST_IDS = 12 };
 
 /* Figures by what they are about, in the order of the page. */
 static const struct group {
@@ -16,15 +16,18 @@ static const struct group {
     {"speed",
      "Speed",
      {"throughput", "prompt", "first-token", "token-time", "attention-share", "attend-layers", "encode-share",
-      "encode-prompt"}},
-    {"quality", "Quality", {"rate-kl", "rate-ppl", "distortion", "distortion-layers"}},
+      "prompt-share", "encode", "peak-bandwidth", "peak-products"}},
+    {"quality",
+     "Quality",
+     {"all-methods-kl", "all-methods-ppl", "rate-kl", "rate-ppl", "distortion", "distortion-layers", "sides",
+      "shared-out", "calibration-text", "bound"}},
     {"memory", "Memory", {"memory", "sharing", "sharing-start"}},
     {"text", "Generated text", {"finished", "distinct", "same-text"}},
     {"finding", "Finding again", {"needle-chosen", "needle-exact", "recall"}},
     {"eviction", "Eviction", {"eviction", "eviction-speed", "grid", "stream"}},
     {"filters", "Q-Filters", {"rank", "rank-layers", "recent", "anisotropy"}},
     {"weights", "Weights", {"weights"}},
-    {"peers", "Peers", {"peer-quality", "peer-held"}},
+    {"peers", "Peers", {"peer-perplexity", "peer-quality", "peer-held"}},
 };
 enum { N_GROUPS = sizeof groups / sizeof groups[0] };
 
@@ -88,7 +91,14 @@ static int write_picture(const char *id, const char *title, const char *dir, FIL
 static int write_figure(const figure *f, const char *dir, FILE *to)
 {
     fprintf(to, "<figure id=\"%s\">\n", f->id);
-    const int status = write_picture(f->id, f->title, dir, to);
+    char alt[480];
+    const bool named = f->plan->kind == FIG_BARS || f->plan->kind == FIG_HEAT; /* labels of axes are names */
+    snprintf(alt, sizeof alt, "%.100s. %s of %.90s%s%.90s; the numbers are in the table below.", f->title,
+             f->plan->kind == FIG_BARS   ? "Bars"
+             : f->plan->kind == FIG_HEAT ? "A map"
+                                         : "Lines",
+             f->plan->y_label, named ? " by " : " against ", f->plan->x_label[0] ? f->plan->x_label : "method");
+    const int status = write_picture(f->id, alt, dir, to);
     fputs("<figcaption>", to);
     html_text(f->plan->note, to);
     fputs(" <span class=\"from\">From ", to);
@@ -211,11 +221,12 @@ static void write_steps(const report *r, FILE *to)
     if (n == 0)
         return;
     fprintf(to, "<details><summary>%zu steps, %.0f minutes", n, seconds / 60);
-    fputs("</summary>\n<table><tr><th>step</th><th>status</th><th>seconds</th><th class=\"left\">command</th></tr>\n",
+    fputs("</summary>\n<div class=\"wide\"><table><tr><th scope=\"col\">step</th><th scope=\"col\">status</th>"
+          "<th scope=\"col\">seconds</th><th scope=\"col\" class=\"left\">command</th></tr>\n",
           to);
     file = at = 0;
     while ((row = next_row(r, "step", &file, &at)) != NULL) {
-        fputs("<tr><th>", to);
+        fputs("<tr><th scope=\"row\">", to);
         html_text(row_text(row, "name"), to);
         fputs("</th>", to);
         cell(row_text(row, "status"), to);
@@ -223,7 +234,7 @@ static void write_steps(const report *r, FILE *to)
         html_text(row_text(row, "command"), to);
         fputs("</code></td></tr>\n", to);
     }
-    fputs("</table></details>\n", to);
+    fputs("</table></div></details>\n", to);
 }
 
 static void write_missing(const report *r, FILE *to)
@@ -329,14 +340,15 @@ static void write_invariance(const report *r, FILE *to)
     const json_t *row;
     while ((row = next_row(r, "invariance", &file, &at)) != NULL) {
         if (n++ == 0)
-            fputs("<h3 id=\"invariance\">The same text with other threads, batches and instruction sets</h3>\n<table>\n"
-                  "<tr><th>cache</th><th>against</th><th>identical</th><th>must be</th><th>same tokens</th>"
-                  "<th>same likeliest token</th></tr>\n",
+            fputs("<h3 id=\"invariance\">The same text with other threads, batches and instruction sets</h3>\n"
+                  "<div class=\"wide\"><table aria-labelledby=\"invariance\">\n<tr><th scope=\"col\">cache</th>"
+                  "<th scope=\"col\">against</th><th scope=\"col\">identical</th><th scope=\"col\">must be</th>"
+                  "<th scope=\"col\">same tokens</th><th scope=\"col\">same likeliest token</th></tr>\n",
                   to);
         const bool same = json_is_true(json_object_get(row, "identical"));
         const bool must = json_is_true(json_object_get(row, "must_be_identical"));
         char kv[FIG_NAME];
-        fputs("<tr><th><code>", to);
+        fputs("<tr><th scope=\"row\"><code>", to);
         html_text(row_method(row, kv), to);
         fputs("</code></th>", to);
         cell(row_text(row, "what"), to);
@@ -348,7 +360,7 @@ static void write_invariance(const report *r, FILE *to)
         else
             fputs("<td></td></tr>\n", to);
     }
-    fputs(n ? "</table>\n" : "", to);
+    fputs(n ? "</table></div>\n" : "", to);
 }
 
 static void write_texts(const report *r, FILE *to)
@@ -393,7 +405,7 @@ static int write_group(const report *r, const struct group *g, const char *dir, 
 
 static void write_nav(const report *r, FILE *to)
 {
-    fputs("<nav>\n<a href=\"#summary\">Summary</a>\n", to);
+    fputs("<nav aria-label=\"Contents\">\n<a href=\"#summary\">Summary</a>\n", to);
     for (size_t g = 0; g < N_GROUPS; g++) {
         if (!in_group(r, &groups[g]))
             continue;
@@ -420,6 +432,7 @@ static const char style[] =
     "*{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);font:16px/1.55 system-ui,sans-serif}"
     "a{color:var(--link);text-decoration:none}a:hover{text-decoration:underline}"
     "header,main{max-width:1240px;margin:0 auto;padding:0 1.5rem}header{padding-top:1.5rem}"
+    "@media(max-width:700px){header,main,nav{padding-left:.8rem;padding-right:.8rem}figure{margin:1em 0}}"
     "nav{border-bottom:1px solid var(--line);padding:1rem 1.5rem;font-size:15px}"
     "nav>a,nav details{display:block;margin:.15em 0}nav "
     ".one{display:block;margin-left:1.4em;color:var(--soft);font-size:14px}"
@@ -430,11 +443,12 @@ static const char style[] =
     "img{display:block;width:auto;max-width:100%;height:auto;background:#fff;border:1px solid "
     "var(--line);border-radius:8px}"
     "figcaption{margin:.5em 0;color:var(--soft);max-width:75ch}"
-    "table{border-collapse:collapse;font-size:14px;display:block;overflow-x:auto;margin:.8em 0;"
+    ".wide{overflow-x:auto;margin:.8em 0}table{border-collapse:collapse;font-size:14px;"
     "font-variant-numeric:tabular-nums}"
     "th,td{padding:.28em .8em;border-bottom:1px solid "
     "var(--line);text-align:right;white-space:nowrap;vertical-align:bottom}"
-    "th{font-weight:600}tr>th:first-child,.left{text-align:left}tr:hover td,tr:hover th{background:var(--card)}"
+    "th{font-weight:600}tr>th:first-child,tr>td:first-child,.left{text-align:left}tr:hover td,tr:hover "
+    "th{background:var(--card)}"
     ".facts th:not(:first-child){white-space:normal;max-width:9em;line-height:1.25}"
     "small,.from,dl{color:var(--soft)}small{font-weight:400}dl{font-size:14px}summary{cursor:pointer;margin:.2em 0}"
     "pre,code{font:13px/1.5 ui-monospace,monospace}pre{background:var(--card);border-radius:8px;padding:.8em;"
@@ -450,7 +464,7 @@ int report_page(const report *r, const char *title, const char *dir)
     if (!to)
         return cli_fail("%s: cannot write: %s", path, strerror(errno));
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-          "<meta name=\"viewport\" content=\"width=device-width\">\n<title>",
+          "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>",
           to);
     html_text(title, to);
     fprintf(to, "</title>\n<style>%s</style>\n</head>\n<body>\n", style);

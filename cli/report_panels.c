@@ -92,6 +92,7 @@ static size_t take_stream(report *r, const json_t *row, const report_file *sourc
                                .log_y = true};
     const json_t *step;
     size_t i;
+    char cache[FIG_NAME];
     if (!row_is(row, "stream"))
         return 0;
     figure *f = report_figure(r, &p, row_model(r, row), "", source);
@@ -99,8 +100,7 @@ static size_t take_stream(report *r, const json_t *row, const report_file *sourc
     {
         const double y = row_number(step, "ppl"), error = row_number(step, "ppl_error");
         if (f)
-            fig_add(f, row_evicts(row) ? row_text(row, "evict") : row_text(row, "kv"), row_number(step, "from"), y,
-                    y - 1.96 * error, y + 1.96 * error);
+            fig_add(f, row_cache(row, cache), row_number(step, "from"), y, y - 1.96 * error, y + 1.96 * error);
     }
     return 1;
 }
@@ -232,36 +232,51 @@ static size_t take_rank(report *r, const json_t *row, const report_file *source)
     return 1;
 }
 
+enum { MOST_PERCENT = 999 }; /* what fits into a cell; a mean that vanishes makes quotients of any size */
+
 /* "heads": [layer][head] of one observation. */
 static size_t take_anisotropy(report *r, const json_t *row, const report_file *source)
 {
-    static const fig_plan p = {
-        .kind = FIG_HEAT,
-        .id = "anisotropy",
-        .title = "Anisotropy of queries and keys",
-        .x_label = "layer",
-        .y_label = "head",
-        .note = "In percent. Observation 3.1: queries, and keys, lie on one side of the queries' first "
-                "singular direction. Observation 3.2: the largest mean projection on another direction, "
-                "over that on this one, vanishes. Then a key's projection orders keys by the attention "
-                "that they receive (rank correlation).",
-        .format = "%.0f",
-        .least = -100,
-        .most = 100};
+    static const char note[] =
+        "In percent. Observation 3.1: queries, and keys, lie on one side of the queries' first singular direction. "
+        "Observation 3.2: the largest mean projection on another direction, over that on this one, vanishes (999: that "
+        "and more). Then a key's projection orders keys by the attention that they receive (rank correlation, -100 to "
+        "100).";
+    static const fig_plan shares = {.kind = FIG_HEAT,
+                                    .id = "anisotropy",
+                                    .title = "Anisotropy of queries and keys",
+                                    .x_label = "layer",
+                                    .y_label = "head",
+                                    .note = note,
+                                    .format = "%.0f",
+                                    .least = 0,
+                                    .most = 100};
+    static const fig_plan correlations = {.kind = FIG_HEAT,
+                                          .id = "anisotropy",
+                                          .title = "Anisotropy of queries and keys",
+                                          .x_label = "layer",
+                                          .y_label = "head",
+                                          .note = note,
+                                          .format = "%.0f",
+                                          .least = -100,
+                                          .most = 100};
     char column[32], name[32];
     size_t i, k;
     const json_t *layer, *head;
     if (!row_is(row, "anisotropy"))
         return 0;
-    figure *f = report_figure(r, &p, row_model(r, row), row_text(row, "observation"), source);
+    const bool of_ranks = strcmp(row_text(row, "observation"), "keys against attention") == 0;
+    figure *f =
+        report_figure(r, of_ranks ? &correlations : &shares, row_model(r, row), row_text(row, "observation"), source);
     json_array_foreach(json_object_get(row, "heads"), i, layer)
     {
         json_array_foreach(layer, k, head)
         {
             snprintf(column, sizeof column, "%zu", i);
             snprintf(name, sizeof name, "%zu", k);
+            const double percent = fmin(round(100 * json_number_value(head)) + 0.0, MOST_PERCENT); /* + 0: no "-0" */
             if (f)
-                fig_add_cell(f, row_text(row, "observation"), column, name, 100 * json_number_value(head));
+                fig_add_cell(f, row_text(row, "observation"), column, name, percent);
         }
     }
     return 1;

@@ -240,6 +240,8 @@ size_t report_take(report *r, const json_t *row, const report_file *source)
         n += (*p)(r, row, source);
     for (report_panel *const *p = report_other_panels; *p; p++)
         n += (*p)(r, row, source);
+    for (report_panel *const *p = report_bench_panels; *p; p++)
+        n += (*p)(r, row, source);
     return n;
 }
 

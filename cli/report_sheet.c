@@ -96,11 +96,11 @@ void report_table(const report *r, const char *model, FILE *to)
     }
     if (!shown)
         return;
-    fputs("<table class=\"facts\">\n<tr><th>cache</th>", to);
+    fputs("<div class=\"wide\"><table class=\"facts\">\n<tr><th scope=\"col\">cache</th>", to);
     for (int k = 0; k < N_FACTS; k++) {
         if (!any[k])
             continue;
-        fprintf(to, "<th>%s", columns[k].head);
+        fprintf(to, "<th scope=\"col\">%s", columns[k].head);
         if (columns[k].at && isfinite(at[k])) {
             fputs("<br><small>", to);
             fprintf(to, columns[k].at, at[k]);
@@ -113,7 +113,7 @@ void report_table(const report *r, const char *model, FILE *to)
         const report_cache *c = &r->caches[i];
         if (strcmp(c->model, model) != 0)
             continue;
-        fputs("<tr><th><code>", to);
+        fputs("<tr><th scope=\"row\"><code>", to);
         html_text(c->name, to);
         fputs("</code></th>", to);
         for (int k = 0; k < N_FACTS; k++) {
@@ -131,5 +131,5 @@ void report_table(const report *r, const char *model, FILE *to)
         }
         fputs("</tr>\n", to);
     }
-    fputs("</table>\n", to);
+    fputs("</table></div>\n", to);
 }
