@@ -6,7 +6,7 @@ const vq_rate_curve vq_rate_curves[] = {
     {.method = "f16", .is_candidate = true, .n = 1},
     {
         .method = "int8",
-        .is_candidate = false,
+        .is_candidate = true,
         .n = 1,
         .keys =
             {
@@ -83,7 +83,7 @@ const vq_rate_curve vq_rate_curves[] = {
     },
     {
         .method = "turboquant-mse",
-        .is_candidate = false,
+        .is_candidate = true,
         .n = 5,
         .keys =
             {
@@ -142,19 +142,19 @@ const vq_rate_curve vq_rate_curves[] = {
         .n = 5,
         .keys =
             {
-                {1, 1.052},
-                {2, 0.0977},
-                {3, 0.01528},
-                {4, 0.003498},
-                {8, 2.045e-05},
+                {1, 0.4131},
+                {2, 0.04129},
+                {3, 0.008257},
+                {4, 0.002006},
+                {8, 1.782e-05},
             },
         .values =
             {
-                {1, 1.052},
-                {2, 0.01788},
-                {3, 0.003097},
-                {4, 0.0007806},
-                {8, 4.563e-06},
+                {1, 0.4131},
+                {2, 0.007556},
+                {3, 0.001674},
+                {4, 0.0004476},
+                {8, 3.976e-06},
             },
     },
 };

@@ -375,6 +375,54 @@ static void a_mean_is_taken_over_whole_granules(void **state)
     assert_string_equal(err.text, "velox: channels=1 goes with mean=32, not 64");
 }
 
+/* Scales of channels: long heads have them unless the option says otherwise, where they go with the mean; values never.
+ */
+static void velox_scales_channels_of_long_heads(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t d;
+        bool keys;
+        test_option options[3], same[3];
+    } cases[] = {
+        {64, true, {{NULL, 0}}, {{"channels", 0}, {NULL, 0}}},
+        {120, true, {{NULL, 0}}, {{"channels", 0}, {NULL, 0}}},
+        {128, true, {{NULL, 0}}, {{"channels", 1}, {NULL, 0}}},
+        {256, true, {{"channels", 2}, {NULL, 0}}, {{"channels", 1}, {NULL, 0}}},
+        {128, true, {{"mean", 64}, {NULL, 0}}, {{"mean", 64}, {"channels", 0}, {NULL, 0}}},
+        {128, true, {{"mean", 0}, {NULL, 0}}, {{"mean", 0}, {"channels", 0}, {NULL, 0}}},
+        {128, false, {{NULL, 0}}, {{"channels", 0}, {NULL, 0}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const uint32_t d = cases[i].d;
+        test_codec t[2];
+        uint8_t *pages[2];
+        float x[VQ_PAGE_ROWS * VQ_MAX_HEAD_DIM];
+        normal_rows(x, (size_t)VQ_PAGE_ROWS * d, 3 + i);
+        for (uint32_t c = 0; c < 2; c++) {
+            const test_option *options = c ? cases[i].same : cases[i].options;
+            assert_int_equal(test_codec_open(&t[c], &kernels, "velox", options, d, cases[i].keys, 1, NULL), VQ_OK);
+            pages[c] = calloc(1, test_codec_page_bytes(&t[c]));
+            t[c].codec->encode(t[c].state, pages[c], 0, VQ_PAGE_ROWS, x);
+        }
+        if (test_codec_page_bytes(&t[0]) != test_codec_page_bytes(&t[1]) ||
+            memcmp(pages[0], pages[1], test_codec_page_bytes(&t[0])) != 0)
+            fail_msg("case %zu, d=%u: pages of %zu and %zu bytes differ", i, d, test_codec_page_bytes(&t[0]),
+                     test_codec_page_bytes(&t[1]));
+        for (uint32_t c = 0; c < 2; c++) {
+            free(pages[c]);
+            test_codec_close(&t[c]);
+        }
+    }
+    test_codec with, without;
+    const test_option off[] = {{"channels", 0}, {NULL, 0}};
+    assert_int_equal(test_codec_open(&with, &kernels, "velox", NULL, 128, true, 1, NULL), VQ_OK);
+    assert_int_equal(test_codec_open(&without, &kernels, "velox", off, 128, true, 1, NULL), VQ_OK);
+    assert_int_equal(test_codec_page_bytes(&with), test_codec_page_bytes(&without) + 2 * 128 / 2);
+    test_codec_close(&with);
+    test_codec_close(&without);
+}
+
 /* Keys that have much in common, as those of models do: what is common must cost velox nothing. */
 static void velox_spends_its_bits_on_differences(void **state)
 {
@@ -463,6 +511,7 @@ int main(void)
         cmocka_unit_test(special_rows_stay_finite),
         cmocka_unit_test(head_sizes_out_of_range_are_refused_by_name),
         cmocka_unit_test(a_mean_is_taken_over_whole_granules),
+        cmocka_unit_test(velox_scales_channels_of_long_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
