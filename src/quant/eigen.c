@@ -1,16 +1,16 @@
 #include "quant/eigen.h"
 
-#include <cblas.h>
-#include <lapacke.h>
 #include <math.h>
+#include <stddef.h>
+
+#include "quant/lapack.h"
 
 vq_status vq_eigen_symmetric(double *matrix, double *values, uint32_t d, vq_error *err)
 {
-    /* Row-major upper is column-major lower; the columns of LAPACK's result are our rows.  Values ascend. */
-    const lapack_int info = LAPACKE_dsyevd(LAPACK_COL_MAJOR, 'V', 'L', (lapack_int)d, matrix, (lapack_int)d, values);
+    const int info = vq_lapack_eigen(matrix, values, d);
     if (info != 0)
         return vq_fail(err, info < 0 ? VQ_ERR_ARG : VQ_ERR_VALUE, "eigenvectors of a %u x %u matrix: dsyevd gives %d",
-                       d, d, (int)info);
+                       d, d, info);
     for (uint32_t i = 0; i < d / 2; i++) {
         const double swap = values[i];
         values[i] = values[d - 1 - i];
@@ -35,7 +35,7 @@ vq_status vq_eigen_symmetric(double *matrix, double *values, uint32_t d, vq_erro
 
 void vq_add_products(double *sum, const float *x, uint32_t stride, uint32_t n, uint32_t d, float *scratch)
 {
-    cblas_ssyrk(CblasRowMajor, CblasUpper, CblasTrans, (int)d, (int)n, 1, x, (int)stride, 0, scratch, (int)d);
+    vq_lapack_products(scratch, x, stride, n, d);
     for (uint32_t i = 0; i < d; i++)
         for (uint32_t j = i; j < d; j++)
             sum[(size_t)i * d + j] += (double)scratch[(size_t)i * d + j];

@@ -1,11 +1,11 @@
 #include "quant/feedback.h"
 
 #include <assert.h>
-#include <lapacke.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/half.h"
+#include "quant/lapack.h"
 #include "quant/levels.h"
 #include "quant/linear_inner.h"
 
@@ -79,7 +79,7 @@ vq_status vq_feedback_factor(float *moment, const vq_rotation *rotation, float *
     float *diagonal = moment + (size_t)n * n;
     for (uint32_t i = 0; i < n; i++)
         diagonal[i] = moment[(size_t)i * n + i];
-    lapack_int info = 1;
+    int info = 1;
     float damping = 0.01F;
     for (; damping < 2 && info != 0; damping *= 4) {
         for (uint32_t i = 0; i < n; i++) {
@@ -87,13 +87,12 @@ vq_status vq_feedback_factor(float *moment, const vq_rotation *rotation, float *
             for (uint32_t j = 0; j < i; j++)
                 moment[(size_t)i * n + j] = moment[(size_t)j * n + i];
         }
-        /* row-major lower is column-major upper: no copy */
-        info = LAPACKE_spotrf(LAPACK_COL_MAJOR, 'U', (lapack_int)n, moment, (lapack_int)n);
+        info = vq_lapack_cholesky(moment, n);
         if (info < 0)
             break;
     }
     if (info != 0)
-        return vq_fail(err, VQ_ERR_VALUE, "moments of %u values can't be factored: spotrf gives %d", n, (int)info);
+        return vq_fail(err, VQ_ERR_VALUE, "moments of %u values can't be factored: spotrf gives %d", n, info);
     reverse(diagonal, n);
     for (uint32_t i = 0; i < n; i++)
         diagonal[i] = 1 / (diagonal[i] + damping / 4 * mean);
