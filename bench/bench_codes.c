@@ -1,11 +1,15 @@
 /* Encoding, scores and weighted sums of the packed codecs: billions of multiply-adds and of bytes of codes a second,
  * for every tier of this machine.
  *
- *     bench_codes [--json] [d] [codec ...]        a codec as --kv takes it, e.g. turboquant-mse:bits=3
+ *     bench_codes [--json] [--calibration FILE] [d] [codec ...]      a codec as --kv takes it, e.g.
+ * turboquant-mse:bits=3
+ *
+ * Calibrated codecs get FILE and the frequencies of RoPE with base 100,000 in interleaved pairs (SmolLM2's).
  *
  * The tiers of a codec take turns on a pool of unlike pages that no second-level cache holds (veloxquant/measure.h);
  * times are CPU time, figures medians. */
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +43,9 @@ typedef struct data {
     float *rows;                /* [n_rows][d]: page i codes rows i on */
     float *queries_f32, *weights, *scores, *acc;
     uint32_t n_rows;
+    vq_calibration *calibration; /* or NULL */
+    double freq[VQ_MAX_HEAD_DIM / 2];
+    vq_kv_rope rope;
 } data;
 
 typedef struct tier {
@@ -94,7 +101,9 @@ static bool open_side(vq_side *side, const tier *t, const vq_method *m, uint32_t
                               .options = m->values,
                               .inner = m->inner,
                               .inner_options = m->inner_values,
-                              .kernels = &t->kernels};
+                              .kernels = &t->kernels,
+                              .calibration = t->data->calibration,
+                              .rope = t->data->calibration ? &t->data->rope : NULL};
     *side = (vq_side){.codec = m->codec, .kernels = &t->kernels, .d = d};
     if (m->codec->create(&side->state, &env, &err) == VQ_OK)
         return true;
@@ -267,13 +276,27 @@ int main(int argc, char **argv)
     const bool json = argc > 1 && strcmp(argv[1], "--json") == 0;
     argv += json;
     argc -= json;
-    data x = {.d = argc > 1 ? (uint32_t)atoi(argv[1]) : 64};
+    data x = {0};
+    if (argc > 2 && strcmp(argv[1], "--calibration") == 0) {
+        vq_error err;
+        if (vq_calibration_open(&x.calibration, argv[2], &err) != VQ_OK) {
+            fprintf(stderr, "bench_codes: %s\n", err.text);
+            return 1;
+        }
+        argv += 2;
+        argc -= 2;
+    }
+    x.d = argc > 1 ? (uint32_t)atoi(argv[1]) : 64;
     const char *const *codecs = argc > 2 ? (const char *const *)argv + 2 : default_codecs;
     const size_t n_codecs = argc > 2 ? (size_t)argc - 2 : sizeof default_codecs / sizeof default_codecs[0];
     if (x.d < 1 || x.d > VQ_MAX_HEAD_DIM) {
-        fprintf(stderr, "usage: bench_codes [--json] [d] [codec ...]      d: 1 to %d\n", VQ_MAX_HEAD_DIM);
+        fprintf(stderr, "usage: bench_codes [--json] [--calibration FILE] [d] [codec ...]      d: 1 to %d\n",
+                VQ_MAX_HEAD_DIM);
         return 2;
     }
+    for (uint32_t f = 0; f < x.d / 2; f++)
+        x.freq[f] = pow(100000, -2.0 * f / x.d);
+    x.rope = (vq_kv_rope){.freq = x.freq, .n_rot = x.d / 2 * 2};
     vq_rng rng;
     vq_rng_seed(&rng, 3);
     x.n_rows = 1 << 14;
@@ -302,6 +325,7 @@ int main(int argc, char **argv)
         fine = bench(codecs[i], &x, json, &quiet);
     if (fine && !quiet)
         fprintf(stderr, "bench_codes: the machine was not quiet; trust ratios of one row only\n");
+    vq_calibration_close(x.calibration);
     free(x.acc);
     free(x.scores);
     free(x.weights);

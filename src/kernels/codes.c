@@ -120,6 +120,24 @@ static void scale_bytes_c(float *out, const uint8_t *bytes, float scale, uint32_
         out[i] = (float)bytes[i] * scale;
 }
 
+static void centre_bytes_c(float *out, const uint8_t *bytes, int32_t times, int32_t minus, float scale, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (float)(times * bytes[i] - minus) * scale;
+}
+
+static void scale_nibbles_c(float *out, const uint8_t *packed, const float *table, float scale, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = table[i % 2 ? packed[i / 2] >> 4 : packed[i / 2] & 15] * scale;
+}
+
+static void times_f16_c(float *x, const uint16_t *by, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] *= vq_f32_from_f16(by[i]);
+}
+
 static int32_t dot_us_c(const uint8_t *u, const int8_t *q, uint32_t n)
 {
     int32_t sum = 0;
@@ -266,6 +284,9 @@ void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
         .dots_values = vq_codes_dots_values_c,
         .nibbles = nibbles_c,
         .scale_bytes = scale_bytes_c,
+        .centre_bytes = centre_bytes_c,
+        .scale_nibbles = scale_nibbles_c,
+        .times_f16 = times_f16_c,
         .dot_us = dot_us_c,
         .scores = scores_c,
         .join_wide = join_wide_c,

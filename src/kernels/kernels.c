@@ -8,4 +8,5 @@ void vq_kernels_init(vq_kernels *k, uint32_t cpu)
     vq_attention_kernels_init(&k->attention, cpu);
     vq_codes_kernels_init(&k->codes, cpu);
     vq_trellis_kernels_init(&k->trellis, cpu);
+    vq_turned_kernels_init(&k->turned, cpu);
 }

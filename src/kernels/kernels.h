@@ -9,6 +9,7 @@
 #include "kernels/codes.h"
 #include "kernels/matmul.h"
 #include "kernels/trellis.h"
+#include "kernels/turned.h"
 #include "kernels/vec.h"
 
 typedef struct vq_kernels {
@@ -18,6 +19,7 @@ typedef struct vq_kernels {
     vq_attention_kernels attention;
     vq_codes_kernels codes;
     vq_trellis_kernels trellis;
+    vq_turned_kernels turned;
 } vq_kernels;
 
 /* `cpu` as from vq_cpu_detect(); 0 gives the definitions. */

@@ -12,13 +12,9 @@
 #include "kernels/kernels.h"
 #include "veloxquant/kv.h"
 
-enum { VQ_TURNED_ROWS = 32, VQ_TURNED_HALF = VQ_TURNED_ROWS / 2 };
-
 typedef struct vq_turned {
-    const vq_attention_kernels *k;
-    uint32_t d, n_pairs; /* n_pairs: those that are turned */
-    uint32_t apart;      /* channels of a pair: (j, j + apart) when halves, else (2j, 2j + 1) */
-    bool halves;
+    const vq_turned_kernels *k;
+    vq_turned_shape shape;
     int8_t (*table)[2][VQ_TURNED_HALF]; /* [n_pairs]: cosine and sine m + 1/2 steps behind the middle */
 } vq_turned;
 
@@ -33,8 +29,9 @@ bool vq_turned_pair(const vq_turned *t, uint32_t j, uint32_t *other);
 void vq_turned_back(const vq_turned *t, uint32_t i, const float *x, float *sum);
 /* x [d] += sign R(i) n */
 void vq_turned_add(const vq_turned *t, uint32_t i, float sign, const float *n, float *x);
-/* out [n_queries] rows of out_stride, 32 each, += q . R(i) n; queries q [d] are stride floats apart */
-void vq_turned_scores(const vq_turned *t, const float *n, const float *q, size_t stride, uint32_t n_queries, float *out,
-                      size_t out_stride);
+/* out [n_queries][2][32] += q . R(i) n for the vectors n [n_granules][VQ_TURNED_MAX_D] of one or two granules; queries
+ * q [d] are stride floats apart */
+void vq_turned_scores(const vq_turned *t, const float *n, uint32_t n_granules, const float *q, size_t stride,
+                      uint32_t n_queries, float *out);
 
 #endif

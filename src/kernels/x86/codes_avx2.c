@@ -198,6 +198,43 @@ static void scale_bytes(float *out, const uint8_t *bytes, float scale, uint32_t 
     }
 }
 
+static void centre_bytes(float *out, const uint8_t *bytes, int32_t times, int32_t minus, float scale, uint32_t n)
+{
+    const __m256i t = _mm256_set1_epi32(times), less = _mm256_set1_epi32(minus);
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256i v = _mm256_mullo_epi32(_mm256_cvtepu8_epi32(load_bytes(bytes + i, n - i)), t);
+        const __m256 x = _mm256_cvtepi32_ps(_mm256_sub_epi32(v, less));
+        store_some(out + i, _mm256_mul_ps(x, _mm256_set1_ps(scale)), n - i);
+    }
+}
+
+static void scale_nibbles(float *out, const uint8_t *packed, const float *table, float scale, uint32_t n)
+{
+    const __m256i places = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+    const __m256 s = _mm256_set1_ps(scale);
+    const __m256 first = _mm256_mul_ps(_mm256_loadu_ps(table), s),
+                 second = _mm256_mul_ps(_mm256_loadu_ps(table + 8), s);
+    for (uint32_t i = 0; i < n; i += 8) {
+        int32_t four;
+        memcpy(&four, packed + i / 2, sizeof four);
+        const __m256i at = _mm256_srlv_epi32(_mm256_set1_epi32(four), places); /* permutations read 3 bits of it */
+        const __m256 which = _mm256_castsi256_ps(_mm256_slli_epi32(at, 28));
+        _mm256_storeu_ps(out + i, _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, at),
+                                                   _mm256_permutevar8x32_ps(second, at), which));
+    }
+}
+
+static void times_f16(float *x, const uint16_t *by, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(by + i)));
+        _mm256_storeu_ps(x + i, _mm256_mul_ps(_mm256_loadu_ps(x + i), b));
+    }
+    for (; i < n; i++)
+        x[i] *= _cvtsh_ss(by[i]);
+}
+
 static int32_t dot_us(const uint8_t *u, const int8_t *q, uint32_t n)
 {
     const __m256i ones = _mm256_set1_epi16(1);
@@ -368,6 +405,9 @@ void vq_codes_kernels_init_avx2(vq_codes_kernels *k)
     k->dots_values = vq_codes_dots_values_avx2;
     k->nibbles = nibbles;
     k->scale_bytes = scale_bytes;
+    k->centre_bytes = centre_bytes;
+    k->scale_nibbles = scale_nibbles;
+    k->times_f16 = times_f16;
     k->dot_us = dot_us;
     k->scores = scores;
     k->add_scaled = add_scaled;

@@ -165,6 +165,47 @@ static void scale_bytes(float *out, const uint8_t *bytes, float scale, uint32_t 
         scale_some(out + i, _mm_maskz_loadu_epi8(tail(n - i), bytes + i), s, tail(n - i));
 }
 
+static void centre_bytes(float *out, const uint8_t *bytes, int32_t times, int32_t minus, float scale, uint32_t n)
+{
+    const __m512i t = _mm512_set1_epi32(times), less = _mm512_set1_epi32(minus);
+    const __m512 s = _mm512_set1_ps(scale);
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = n - i >= 16 ? 0xffff : tail(n - i);
+        const __m512i v = _mm512_mullo_epi32(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(m, bytes + i)), t);
+        const __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(v, less)), s);
+        if (m == 0xffff)
+            _mm512_storeu_ps(out + i, x);
+        else
+            _mm512_mask_storeu_ps(out + i, m, x);
+    }
+}
+
+static void scale_nibbles(float *out, const uint8_t *packed, const float *table, float scale, uint32_t n)
+{
+    const __m512i places = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    const __m512 t = _mm512_mul_ps(_mm512_loadu_ps(table), _mm512_set1_ps(scale));
+    for (uint32_t i = 0; i < n; i += 16) {
+        uint64_t eight;
+        memcpy(&eight, packed + i / 2, sizeof eight);
+        const __m512i words = _mm512_mask_set1_epi32(_mm512_set1_epi32((int32_t)eight), 0xff00, (int32_t)(eight >> 32));
+        _mm512_storeu_ps(out + i, _mm512_permutexvar_ps(_mm512_srlv_epi32(words, places), t)); /* reads 4 bits */
+    }
+}
+
+static void times_f16(float *x, const uint16_t *by, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m512 b = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(by + i)));
+        _mm512_storeu_ps(x + i, _mm512_mul_ps(_mm512_loadu_ps(x + i), b));
+    }
+    if (i < n) {
+        const __mmask16 m = tail(n - i);
+        const __m512 b = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, by + i));
+        _mm512_mask_storeu_ps(x + i, m, _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), b));
+    }
+}
+
 static int32_t dot_us(const uint8_t *u, const int8_t *q, uint32_t n)
 {
     __m512i sum = _mm512_setzero_si512();
@@ -379,6 +420,9 @@ void vq_codes_kernels_init_avx512(vq_codes_kernels *k)
     k->dots_values = vq_codes_dots_values_avx512;
     k->nibbles = nibbles;
     k->scale_bytes = scale_bytes;
+    k->centre_bytes = centre_bytes;
+    k->scale_nibbles = scale_nibbles;
+    k->times_f16 = times_f16;
     k->dot_us = dot_us;
     k->scores = scores;
     k->join_wide = join_wide;

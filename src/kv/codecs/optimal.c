@@ -107,7 +107,7 @@ static void get_folds(const struct optimal_state *s, float *to, const uint16_t *
 /* Of a pair that turns, both channels see the same over some positions: their mean. */
 static void share_pairs(const vq_turned *t, float *x)
 {
-    for (uint32_t j = 0; j < t->d; j++) {
+    for (uint32_t j = 0; j < t->shape.d; j++) {
         uint32_t other;
         if (vq_turned_pair(t, j, &other) && j < other)
             x[j] = x[other] = 0.5F * (x[j] + x[other]);
@@ -370,23 +370,19 @@ static const vq_levels *near_levels(void) { return &vq_levels_gaussian[3]; }
 static void open_near(const struct optimal_state *c, const uint8_t *from, float *near)
 {
     uint8_t codes[VQ_MAX_HEAD_DIM];
-    float fold[VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM];
+    float scratch[VQ_MAX_HEAD_DIM];
     uint16_t half;
     memcpy(&half, from, sizeof half);
     const float scale = vq_f32_from_f16(half);
     from += sizeof half;
     if (c->fine) {
-        for (uint32_t j = 0; j < c->d; j++)
-            near[j] = (float)((int)from[j] - 128) * scale;
+        c->k->centre_bytes(near, from, 1, 128, scale, c->d);
     } else {
         c->k->nibbles(codes, from, near_levels()->key[1], c->width / 2);
-        for (uint32_t j = 0; j < c->d; j++)
-            near[j] = (float)(2 * codes[j] - VQ_NARROW_TOP) * scale;
+        c->k->centre_bytes(near, codes, 2, VQ_NARROW_TOP, scale, c->d);
     }
     vq_rotation_invert(&c->rotation, near, scratch);
-    get_folds(c, fold, c->near_fold);
-    for (uint32_t j = 0; j < c->d; j++)
-        near[j] *= fold[j];
+    c->k->times_f16(near, c->near_fold, c->d);
 }
 
 /* near [d], divided by its folds and rotated, -> scale and codes at `to` */
@@ -474,8 +470,8 @@ static void open_gains(const struct optimal_state *c, const uint8_t *page, uint3
         const float unit = vq_f32_from_f16(half);
         if (byte_gains(c))
             c->k->scale_bytes(gains, from, unit, VQ_GRANULE);
-        for (uint32_t i = 0; !byte_gains(c) && i < VQ_GRANULE; i++)
-            gains[i] = coarse_gain[i % 2 ? from[i / 2] >> 4 : from[i / 2] & 15] * unit;
+        else
+            c->k->scale_nibbles(gains, from, coarse_gain, unit, VQ_GRANULE);
     }
 }
 
@@ -574,16 +570,14 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
     const struct optimal_state *c = state(s);
     const uint32_t n_granules = granules(rows->n);
     const size_t stride = query_bytes(s);
-    float gains[VQ_PAGE_ROWS], near[VQ_MAX_HEAD_DIM];
+    float gains[VQ_PAGE_ROWS], near[2][VQ_TURNED_MAX_D];
     fetch_next(c, rows);
     open_gains(c, page, n_granules, gains);
     vq_trelliscode_score(&c->code, page, rows->next, gains, n_granules, (const uint8_t *)queries + plain_bytes(c),
                          stride, n_queries, NULL, out);
-    for (uint32_t g = 0; g < n_granules; g++) {
-        open_near(c, near_at(c, page, g), near);
-        vq_turned_scores(&c->turned, near, queries, stride / sizeof(float), n_queries, out + (size_t)VQ_GRANULE * g,
-                         VQ_PAGE_ROWS);
-    }
+    for (uint32_t g = 0; g < n_granules; g++)
+        open_near(c, near_at(c, page, g), near[g]);
+    vq_turned_scores(&c->turned, near[0], n_granules, queries, stride / sizeof(float), n_queries, out);
 }
 
 /* ---- values ---- */
