@@ -2,6 +2,7 @@
 #include "report.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -37,6 +38,25 @@ static const char ending[] = "Examples:\n"
                              "\n"
                              "gnuplot draws: apt-get install gnuplot-nox\n";
 
+/* The mark of the busiest machine in a head, wherever its program put it ("load", "loads", "cells", rows). */
+static double busiest(json_t *value)
+{
+    double most = 0;
+    const char *key;
+    json_t *inner;
+    size_t i;
+    if (json_is_array(value)) {
+        json_array_foreach(value, i, inner) most = fmax(most, busiest(inner));
+        return most;
+    }
+    if (json_is_false(json_object_get(value, "quiet"))) {
+        const double others = row_number(value, "others_cpus");
+        most = others > 0 ? others : 0.01; /* the host or a queue then */
+    }
+    json_object_foreach(value, key, inner) most = fmax(most, busiest(inner));
+    return most;
+}
+
 /* false: there is no list of rows */
 static bool take_rows(report *r, const json_t *results, report_file *f, size_t *n_rows, size_t *n_taken)
 {
@@ -53,10 +73,12 @@ static int read_file(report *r, const char *path)
     json_error_t error;
     const char *slash = strrchr(path, '/');
     report_file *f = &r->files[r->n_files];
-    *f = (report_file){path, slash ? slash + 1 : path, json_load_file(path, JSON_REJECT_DUPLICATES, &error), false};
+    *f = (report_file){.path = path, .name = slash ? slash + 1 : path};
+    f->json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
     if (!f->json)
         return cli_fail("%s: line %d: %s", path, error.line, error.text);
     r->n_files++;
+    f->others = busiest(f->json);
     size_t n_rows = 0, n_taken = 0;
     if (!take_rows(r, f->json, f, &n_rows, &n_taken)) {
         /* a file of sections, each with a head and rows of its own */

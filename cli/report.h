@@ -15,7 +15,8 @@ enum { REPORT_MOST_FIGURES = 160, REPORT_MOST_FILES = 256, REPORT_MOST_CACHES = 
 typedef struct report_file {
     const char *path, *name; /* name: without folders */
     json_t *json;
-    bool evicts; /* some of its speeds are of evicting caches */
+    bool evicts;   /* some of its speeds are of evicting caches */
+    double others; /* CPUs that other programs took where the machine was not quiet, the most of all marks; else 0 */
 } report_file;
 
 /* What is known of one cache of one model, of all files. */

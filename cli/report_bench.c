@@ -69,6 +69,7 @@ static size_t take_peaks(report *r, const json_t *row, const report_file *source
     static const fig_plan bandwidth = {
         .kind = FIG_BARS,
         .id = "peak-bandwidth",
+        .timed = true,
         .title = "Reading codes from memory",
         .x_label = "codec",
         .y_label = "% of the bandwidth that one thread has",
@@ -78,6 +79,7 @@ static size_t take_peaks(report *r, const json_t *row, const report_file *source
     static const fig_plan products = {
         .kind = FIG_BARS,
         .id = "peak-products",
+        .timed = true,
         .title = "Codes from the cache",
         .x_label = "codec",
         .y_label = "% of the byte products that one thread can make",
@@ -200,6 +202,7 @@ static size_t take_encode(report *r, const json_t *row, const report_file *sourc
 {
     static const fig_plan p = {.kind = FIG_BARS,
                                .id = "encode",
+                               .timed = true,
                                .title = "Packing a prompt",
                                .x_label = "method",
                                .y_label = "% of the prompt's time",

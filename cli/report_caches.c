@@ -38,6 +38,7 @@ static size_t take_speed(report *r, const json_t *row, const report_file *source
 {
     static const fig_plan decode = {.kind = FIG_LINES,
                                     .id = "throughput",
+                                    .timed = true,
                                     .title = "Decoding",
                                     .x_label = "tokens in the cache",
                                     .y_label = "tokens a second",
@@ -48,6 +49,7 @@ static size_t take_speed(report *r, const json_t *row, const report_file *source
                                     .log_y = true};
     static const fig_plan prompt = {.kind = FIG_LINES,
                                     .id = "prompt",
+                                    .timed = true,
                                     .title = "Reading a prompt",
                                     .x_label = "tokens in the cache before",
                                     .y_label = "tokens a second",
@@ -88,6 +90,7 @@ static size_t take_latency(report *r, const json_t *row, const report_file *sour
 {
     static const fig_plan first = {.kind = FIG_LINES,
                                    .id = "first-token",
+                                   .timed = true,
                                    .title = "Time to the first token",
                                    .x_label = "tokens of the prompt",
                                    .y_label = "seconds",
@@ -97,6 +100,7 @@ static size_t take_latency(report *r, const json_t *row, const report_file *sour
                                    .log_y = true};
     static const fig_plan each = {.kind = FIG_LINES,
                                   .id = "token-time",
+                                  .timed = true,
                                   .title = "Time of a token",
                                   .x_label = "tokens in the cache",
                                   .y_label = "milliseconds, median; whisker up to the slowest 1 %",
@@ -127,6 +131,7 @@ static size_t take_shares(report *r, const json_t *row, const report_file *sourc
 {
     static const fig_plan share = {.kind = FIG_LINES,
                                    .id = "attention-share",
+                                   .timed = true,
                                    .title = "Attention's share of a token",
                                    .x_label = "tokens in the cache",
                                    .y_label = "% of the time of a decoded token",
@@ -138,6 +143,7 @@ static size_t take_shares(report *r, const json_t *row, const report_file *sourc
     static const fig_plan encode = {
         .kind = FIG_BARS,
         .id = "encode-share",
+        .timed = true,
         .title = "Packing's share of a decoded token",
         .x_label = "cache",
         .y_label = "% of the time",
@@ -146,6 +152,7 @@ static size_t take_shares(report *r, const json_t *row, const report_file *sourc
     static const fig_plan prompts = {
         .kind = FIG_BARS,
         .id = "prompt-share",
+        .timed = true,
         .title = "Where the time of a prompt goes",
         .x_label = "cache",
         .y_label = "% of the time",
@@ -154,6 +161,7 @@ static size_t take_shares(report *r, const json_t *row, const report_file *sourc
         .format = "%.1f"};
     static const fig_plan layers = {.kind = FIG_LINES,
                                     .id = "attend-layers",
+                                    .timed = true,
                                     .title = "Attention by layer",
                                     .x_label = "layer",
                                     .y_label = "microseconds of one decoded token",

@@ -39,6 +39,7 @@ typedef struct fig_plan {
     const char *note;   /* how to read it, one or two sentences */
     const char *format; /* of a number in the table and on bars, "%.3f" */
     bool log_x, log_y;
+    bool timed;         /* times, which other programs spoil */
     bool even_x;        /* lines: the few places on the x axis stand equally far apart */
     double least, most; /* heat: ends of the colour scale; equal: those of the data */
     /* facets: ends of both axes (what lies beyond those of y is drawn at the edge), the series that stands out, marks
@@ -59,6 +60,7 @@ typedef struct figure {
     fig_point *points;
     size_t n_points, room;
     double rank;       /* figures that show one case of several: which one (fig_keep_rank) */
+    double others;     /* timed: how many CPUs other programs took meanwhile, where the machine was not quiet; else 0 */
     bool failed;       /* memory or names ran out, and something is missing */
     fig_names sources; /* results files that it shows */
 } figure;

@@ -521,6 +521,10 @@ static void script(const figure *f, FILE *to)
         if (f->plan->kind != FIG_HEAT &&
             f->plan->kind != FIG_FACETS) /* over the whole picture: a title is centred on the plot alone, and cut off */
             screen_text(1, f->title, 0.5, "offset 0,-1.3", 15, "screen 1", to);
+        if (f->others > 0)
+            fputs("set label 2 'measured beside other programs' at screen 0.99,screen 0 right offset 0,0.7 font ',10' "
+                  "tc rgb '#c62828'\n",
+                  to);
         const canvas c = {to, 0, &f->series, false};
         if (f->plan->kind == FIG_LINES)
             draw_lines(f, &c);

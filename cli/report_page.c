@@ -108,7 +108,13 @@ static int write_figure(const figure *f, const char *dir, FILE *to)
     }
     if (f->sources.n > 4)
         fprintf(to, " and %zu more", f->sources.n - 4);
-    fputs(".</span></figcaption>\n<details><summary>The numbers</summary>\n", to);
+    fputs(".</span>", to);
+    if (f->others > 0)
+        fprintf(to,
+                " <strong class=\"failed\">The machine was not quiet: other programs took %.2f CPUs. Trust ratios "
+                "at most.</strong>",
+                f->others);
+    fputs("</figcaption>\n<details><summary>The numbers</summary>\n", to);
     fig_table(f, to);
     fputs("</details>\n</figure>\n", to);
     return status;
@@ -150,8 +156,8 @@ static void write_head(const char *name, const json_t *head, FILE *to)
     fputs("</summary>\n<pre>", to);
     write_command(json_object_get(head, "command"), to);
     fputs("</pre>\n<dl>\n", to);
-    static const char *const fields[] = {"date",    "commit", "modified", "build",
-                                         "machine", "load",   "versions", "version"};
+    static const char *const fields[] = {"date", "commit", "modified", "build",  "machine",
+                                         "load", "loads",  "versions", "version"};
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         write_field(fields[i], json_object_get(head, fields[i]), to);
     fputs("</dl>\n</details>\n", to);
@@ -237,6 +243,23 @@ static void write_steps(const report *r, FILE *to)
     fputs("</table></div></details>\n", to);
 }
 
+/* Files whose times were taken beside other programs. */
+static void write_busy(const report *r, FILE *to)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->n_files; i++) {
+        bool timed = false;
+        for (size_t k = 0; k < r->n_figures && !timed; k++)
+            for (size_t s = 0; s < r->figures[k]->sources.n && r->files[i].others > 0 && !timed; s++)
+                timed = r->figures[k]->others > 0 && strcmp(r->figures[k]->sources.at[s], r->files[i].name) == 0;
+        if (!timed)
+            continue;
+        fputs(n++ ? ", " : "<p class=\"failed\">Times from a machine that was not quiet: ", to);
+        html_text(r->files[i].name, to);
+    }
+    fputs(n ? ".</p>\n" : "", to);
+}
+
 static void write_missing(const report *r, FILE *to)
 {
     size_t n = 0;
@@ -296,6 +319,7 @@ static int write_summary(const report *r, const char *dir, FILE *to)
     int status = CLI_FINE;
     fputs("<section id=\"summary\">\n", to);
     write_machines(r, to);
+    write_busy(r, to);
     write_steps(r, to);
     for (size_t i = 0; i < r->models.n && status == CLI_FINE; i++) {
         const char *model = r->models.at[i];

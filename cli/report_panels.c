@@ -110,6 +110,7 @@ static size_t take_evict_speed(report *r, const json_t *row, const report_file *
     static const fig_plan p = {
         .kind = FIG_BARS,
         .id = "eviction-speed",
+        .timed = true,
         .title = "Decoding with an evicting cache",
         .x_label = "policy",
         .y_label = "tokens a second",
@@ -296,6 +297,7 @@ static size_t take_sharing(report *r, const json_t *row, const report_file *sour
         .format = "%.0f"};
     static const fig_plan start = {.kind = FIG_BARS,
                                    .id = "sharing-start",
+                                   .timed = true,
                                    .title = "From start to ready",
                                    .x_label = "weights",
                                    .y_label = "seconds until model and session are open, slowest process",

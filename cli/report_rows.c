@@ -202,6 +202,8 @@ figure *report_figure(report *r, const fig_plan *p, const char *model, const cha
         r->figures[r->n_figures++] = f;
     }
     fig_name(f, &f->sources, source->name);
+    if (p->timed && source->others > f->others)
+        f->others = source->others;
     return f;
 }
 

@@ -187,6 +187,18 @@ with tempfile.TemporaryDirectory() as folder:
     case("what lies beyond the axis is in the table", "one &middot; int8" in page)
     case("prompts of speed measured alone", "Where the time of a prompt goes" in page and "<td>40.0</td><td>3.0</td>" in page)
 
+    # The lie of a busy machine stays visible in the report, in the pictures as well.
+    load = {"quiet": False, "others_cpus": 1.25, "steal_cpus": 0.0, "waiting": 2.0}
+    paths = [write(folder, "busy", rows_of("speed"), loads=[dict(load, quiet=True), load]), write(folder, "text", rows_of("perplexity"), load=load)]
+    r, files, page = report(folder, paths)
+    scripts = {f: open(os.path.join(folder, "out", f)).read() for f in files if f.endswith(".gp")}
+    marked = {f for f, text in scripts.items() if "measured beside other programs" in text}
+    case("times from a busy machine are marked in caption, summary and picture, and nothing else is", r.returncode == 0 and
+         "took 1.25 CPUs" in page and "was not quiet: busy.json.</p>" in page and "throughput-smollm2-135m-1-thread.gp" in marked and
+         not [f for f in marked if f.startswith("rate")], (r, marked))
+    r, files, page = report(folder, [write(folder, "busy", rows_of("speed"), loads=[dict(load, quiet=True)])])
+    case("those from a quiet one are not", r.returncode == 0 and "not quiet" not in page, r)
+
     again = list(rows_of("speed")) + [dict(next(rows_of("speed")), again=True, decode_tps=spread(1))]
     r, files, page = report(folder, [write(folder, "again", again)])
     case("the control of a speed is no line of its own", r.returncode == 0 and "<td>1.0 <small>" not in page, r)
