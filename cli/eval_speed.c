@@ -73,11 +73,11 @@ struct job {
     eval_config configs[EVAL_MOST_CONFIGS];
     size_t n_configs;
     uint32_t n_layers;
-    int32_t *inputs;                         /* [n_inputs][n_decode] */
-    struct one *all;                         /* [depths][n_configs] */
-    double *again[CLI_MOST_COUNTS];          /* [n_rounds] samples of the control */
-    uint32_t n_done[CLI_MOST_COUNTS], depth; /* rounds; index of the depth that is measured */
-    vq_load load[CLI_MOST_COUNTS];
+    int32_t *inputs;                                             /* [n_inputs][n_decode] */
+    struct one *all;                                             /* [depths][n_configs] */
+    double *again[CLI_MOST_COUNTS];                              /* [n_rounds] samples of the control */
+    uint32_t n_done[CLI_MOST_COUNTS], depth;                     /* rounds; index of the depth that is measured */
+    vq_load load[CLI_MOST_COUNTS], prompt_load[CLI_MOST_COUNTS]; /* during rounds; while prompts were read */
     cli_progress progress;
 };
 
@@ -162,6 +162,8 @@ static int open_all(struct job *j, const cli_page *page, cli_model_args *model)
     const uint32_t n = a->depths.at[j->depth];
     vq_error err;
     int status = CLI_FINE;
+    vq_load_mark marks[EVAL_MOST_CONFIGS + 1];
+    vq_load_take(&marks[0]);
     /* the control runs on the first configuration's session */
     model->n_ctx = n + WARM + a->n_decode * (2 * a->n_rounds + 3);
     for (size_t i = 0; i < j->n_configs && status == CLI_FINE; i++) {
@@ -172,6 +174,7 @@ static int open_all(struct job *j, const cli_page *page, cli_model_args *model)
             break;
         if (read_prompt(j, o, n, &err) != VQ_OK)
             return cli_fail("%s: %s", j->configs[i].name, err.text);
+        vq_load_take(&marks[i + 1]);
         vq_kv_get_evict_stats(vq_session_kv(o->session), &o->cost);
         cli_cache_measure(o->session, &o->cache);
         o->resident = eval_resident_bytes(o->session);
@@ -183,6 +186,13 @@ static int open_all(struct job *j, const cli_page *page, cli_model_args *model)
         if (cli_interrupted())
             return CLI_INTERRUPTED;
     }
+    if (status != CLI_FINE || a->fill)
+        return status;
+    j->prompt_load[j->depth] = vq_load_between(marks, j->n_configs + 1);
+    if (a->need_quiet && !j->prompt_load[j->depth].quiet)
+        return cli_fail("the machine was not quiet while prompts were read, and --need-quiet was given: other programs "
+                        "took %.2f CPUs",
+                        j->prompt_load[j->depth].others);
     return status;
 }
 
@@ -372,6 +382,12 @@ static void print_shares(const struct job *j, size_t d, int width)
     }
 }
 
+/* Prompts of all configurations were read and timed. */
+static bool prompts_timed(const struct job *j, size_t d)
+{
+    return !j->args->fill && one_of(j, d, j->n_configs - 1)->cache.used > 0;
+}
+
 static void print_text(const struct job *j, double *scratch)
 {
     const int width = eval_name_width(j->configs, j->n_configs) > 15 ? eval_name_width(j->configs, j->n_configs) : 15;
@@ -381,6 +397,8 @@ static void print_text(const struct job *j, double *scratch)
         print_shares(j, d, width);
         if (j->n_done[d] > 0 && !j->load[d].quiet)
             puts("The machine was not quiet: trust ratios within this run at most.");
+        else if (prompts_timed(j, d) && !j->prompt_load[d].quiet)
+            puts("The machine was not quiet while prompts were read: times of prompts are not to be trusted.");
     }
 }
 
@@ -449,14 +467,19 @@ static int write_results(const struct job *j, const cli_model_args *model, doubl
 {
     json_t *results = eval_results("speed after a prompt, shares of attention and encoding, cost of policies, memory",
                                    model, j->engine.model, argc, argv);
-    json_t *loads = json_array();
+    json_t *loads = json_array(), *prompts = json_array();
     for (size_t d = 0; results && d < j->args->depths.n && one_of(j, d, 0)->cache.used > 0; d++) {
         for (size_t i = 0; i < j->n_configs; i++)
             eval_add_row(results, row_json(j, d, i, eval_model_name(model->model), scratch));
         if (j->n_done[d] > 0)
             json_array_append_new(loads, cli_json_load(&j->load[d]));
+        if (prompts_timed(j, d))
+            json_array_append_new(prompts, cli_json_load(&j->prompt_load[d]));
     }
-    if (results)
+    if (results && json_array_size(prompts) > 0)
+        json_object_set(results, "prompt_loads", prompts);
+    json_decref(prompts);
+    if (results && json_array_size(loads) > 0)
         json_object_set(results, json_array_size(loads) == 1 ? "load" : "loads",
                         json_array_size(loads) == 1 ? json_array_get(loads, 0) : loads);
     json_decref(loads);

@@ -58,6 +58,17 @@ vq_status vq_windows_check_text(const vq_windows *w, size_t n_windows, vq_error 
             "the text repeats itself: of its sequences of %d tokens only %.0f %% are distinct (at least %.0f "
             "%%), so a model can copy and its perplexity says nothing",
             VQ_TEXT_GRAM, 100 * distinct, 100 * VQ_TEXT_LEAST_DISTINCT);
+    for (size_t i = 0; i < n_windows; i++) { /* one looped window among good ones would be copied all the same */
+        const double own = vq_eval_distinct(w->ids + i * w->n_ctx, w->n_ctx, VQ_TEXT_GRAM);
+        if (isnan(own))
+            return vq_fail(err, VQ_ERR_NOMEM, "no memory to look for repetition in %u tokens", w->n_ctx);
+        if (own < VQ_TEXT_LEAST_DISTINCT)
+            return vq_fail(
+                err, VQ_ERR_VALUE,
+                "the text repeats itself in window %zu of %zu: of its sequences of %d tokens only %.0f %% are "
+                "distinct (at least %.0f %%), so a model can copy and its perplexity says nothing",
+                i + 1, n_windows, VQ_TEXT_GRAM, 100 * own, 100 * VQ_TEXT_LEAST_DISTINCT);
+    }
     return VQ_OK;
 }
 

@@ -137,6 +137,12 @@ def lies(folder, text):
         words = ("-m", HEADS, "-p", "200", "-n", "40", "-r", "8")
         r = run("eval", "speed", *words, "--need-quiet")
         case("lie: a benchmark beside other load (eval speed)", r.returncode == 1 and "was not quiet" in r.text, r.text)
+        r = run("eval", "speed", "-m", HEADS, "-p", "30000", "-n", "0", "--need-quiet")
+        case("lie: prompts read beside other load, nothing decoded", r.returncode == 1 and
+             "not quiet while prompts were read" in r.text, r.text)
+        r = run("eval", "speed", "-m", HEADS, "-p", "30000", "-n", "0", "--json", "-")
+        case("without --need-quiet the results say it", r.returncode == 0 and
+             [x["quiet"] for x in json.loads(r.stdout)["prompt_loads"]] == [False], r.text)
         r = run("bench", "-m", HEADS, "-p", "200", "-n", "40", "-r", "8", "-d", "0", "--need-quiet")
         case("lie: a benchmark beside other load (bench)", r.returncode == 1 and "was not quiet" in r.text, r.text)
         r = run("eval", "speed", *words)

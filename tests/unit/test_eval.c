@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "eval/repetition.h"
 #include "support/toy_open.h"
 #include "veloxquant/eval.h"
 
@@ -304,6 +305,16 @@ static void looped_texts_are_refused(void **state)
     assert_non_null(strstr(err.text, "repeats itself"));
     assert_int_equal(vq_eval_compare(a, &b, 1, &w, NULL, NULL, &c, &err), VQ_ERR_VALUE);
     assert_int_equal(nll.n + c.nll.n, 0);
+    /* the last window alone loops: of all sequences enough are distinct */
+    int32_t mixed[N];
+    const size_t n_whole = N / WINDOW, last = (n_whole - 1) * WINDOW;
+    for (size_t i = 0; i < N; i++)
+        mixed[i] = i < last ? ids[i] : ids[i % 8];
+    assert_true(n_whole >= 3 && vq_eval_distinct(mixed, n_whole * WINDOW, VQ_TEXT_GRAM) >= VQ_TEXT_LEAST_DISTINCT);
+    w.ids = mixed;
+    assert_int_equal(vq_eval_perplexity(a, &w, NULL, NULL, &nll, &err), VQ_ERR_VALUE);
+    assert_non_null(strstr(err.text, "repeats itself in window"));
+    w.ids = looped;
     w.any_text = true;
     assert_int_equal(vq_eval_perplexity(a, &w, NULL, NULL, &nll, &err), VQ_OK);
     vq_session_close(a);
