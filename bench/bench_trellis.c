@@ -70,12 +70,12 @@ static void measure_errors(const vq_kernels *k, const kind *w, uint32_t n_values
 /* Values a second: encoded, decoded for keys, decoded for values. */
 static void measure_speed(const vq_kernels *k, const kind *w, double speed[3])
 {
-    static float x[TABLE_ROWS * MAX_D], scale[MAX_D];
+    static float x[TABLE_ROWS * MAX_D], scale[VQ_TRELLISCODE_MAX_GROUPS];
     static uint8_t codes[TABLE_ROWS * MAX_D / 2], pages[N_PAGES * 64 * MAX_D / 2], tile[64 * MAX_D];
     vq_rng rng;
     vq_rng_seed(&rng, 1);
     for (uint32_t j = 0; j < w->d; j++)
-        scale[j] = 1;
+        scale[j / 8] = 1;
     for (uint32_t i = 0; i < TABLE_ROWS * w->d; i++)
         x[i] = (float)vq_rng_normal(&rng);
     for (size_t i = 0; i < sizeof pages; i++)

@@ -132,10 +132,10 @@ static void scale_nibbles_c(float *out, const uint8_t *packed, const float *tabl
         out[i] = table[i % 2 ? packed[i / 2] >> 4 : packed[i / 2] & 15] * scale;
 }
 
-static void times_f16_c(float *x, const uint16_t *by, uint32_t n)
+static void times_byte_floats_c(float *x, const uint8_t *by, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        x[i] *= vq_f32_from_f16(by[i]);
+        x[i] *= vq_byte_float(by[i]);
 }
 
 static int32_t dot_us_c(const uint8_t *u, const int8_t *q, uint32_t n)
@@ -286,7 +286,7 @@ void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
         .scale_bytes = scale_bytes_c,
         .centre_bytes = centre_bytes_c,
         .scale_nibbles = scale_nibbles_c,
-        .times_f16 = times_f16_c,
+        .times_byte_floats = times_byte_floats_c,
         .dot_us = dot_us_c,
         .scores = scores_c,
         .join_wide = join_wide_c,

@@ -26,6 +26,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum {
     VQ_CODES_ROWS = 64,    /* of a tile */
@@ -39,6 +40,17 @@ static inline size_t vq_codes_group_bytes(uint32_t bits) { return (size_t)32 * b
 
 /* Dimensions that a tile of values has: d rounded up to whole vectors of lanes. */
 static inline uint32_t vq_codes_lanes(uint32_t d) { return (d + 15) / 16 * 16; }
+
+/* Floats above 0 in a byte, 5 bits of exponent and 3 of mantissa, from 2^-16 to 1.875 * 2^15. */
+enum { VQ_BYTE_FLOAT_SHIFT = 20, VQ_BYTE_FLOAT_LEAST = (127 - 16) << 3 };
+
+static inline float vq_byte_float(uint8_t code)
+{
+    const uint32_t bits = ((uint32_t)code + VQ_BYTE_FLOAT_LEAST) << VQ_BYTE_FLOAT_SHIFT;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
 
 typedef struct vq_codes_kernels {
     /* In place: x = H x / sqrt(n), H the Sylvester-Hadamard matrix, n a power of two. */
@@ -93,8 +105,8 @@ typedef struct vq_codes_kernels {
     void (*centre_bytes)(float *out, const uint8_t *bytes, int32_t times, int32_t minus, float scale, uint32_t n);
     /* out[i] = table[nibble i] * scale; n a multiple of 16, nibble i in the low (i even) or high half of byte i/2 */
     void (*scale_nibbles)(float *out, const uint8_t *packed, const float *table, float scale, uint32_t n);
-    /* x[i] *= f16 value of by[i] */
-    void (*times_f16)(float *x, const uint16_t *by, uint32_t n);
+    /* x[i] *= vq_byte_float(by[i]) */
+    void (*times_byte_floats)(float *x, const uint8_t *by, uint32_t n);
     /* sum of u[i] * q[i] over n values, a multiple of 8; |q| <= 127 where u <= 127 */
     int32_t (*dot_us)(const uint8_t *u, const int8_t *q, uint32_t n);
 

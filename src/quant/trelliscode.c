@@ -49,7 +49,7 @@ static float scalar_fit(const vq_trelliscode *m, const float *y, const float *z,
         const uint32_t first = g * VQ_CODES_GROUP;
         m->k->count(codes, z + first, inv, l->bounds, (1u << m->bits[g]) - 1, VQ_CODES_GROUP);
         for (uint32_t p = 0; p < VQ_CODES_GROUP; p++) {
-            const float level = (float)l->v[codes[p]] * l->step * m->scale[first + p];
+            const float level = (float)l->v[codes[p]] * l->step * m->scale[g];
             along += y[first + p] * level;
             own += level * level;
         }
@@ -79,7 +79,8 @@ float vq_trelliscode_encode(const vq_trelliscode *m, uint8_t *codes, const float
     uint32_t n = 0;
     memset(codes, 0, m->row_bytes);
     for (uint32_t j = 0; j < m->width; j++) {
-        z[j] = m->bits[j / VQ_CODES_GROUP] && m->scale[j] > 0 ? y[j] / m->scale[j] : 0;
+        z[j] =
+            m->bits[j / VQ_CODES_GROUP] && m->scale[j / VQ_CODES_GROUP] > 0 ? y[j] / m->scale[j / VQ_CODES_GROUP] : 0;
         squares += z[j] * z[j];
         most = fabsf(z[j]) > most ? fabsf(z[j]) : most;
         n += m->bits[j / VQ_CODES_GROUP] && j < m->d;
@@ -93,7 +94,7 @@ float vq_trelliscode_encode(const vq_trelliscode *m, uint8_t *codes, const float
     vq_trellis_search(m->trellis, codes, z, m->bits, m->n_groups);
     vq_trellis_levels(m->trellis, level, codes, m->bits, m->n_groups);
     for (uint32_t j = 0; j < m->width; j++) {
-        along += y[j] * level[j] * m->scale[j];
+        along += y[j] * level[j] * m->scale[j / VQ_CODES_GROUP];
         whole += m->bits[j / VQ_CODES_GROUP] ? y[j] * y[j] : 0;
     }
     return along > 0 ? whole / along : 0;
@@ -131,7 +132,7 @@ void vq_trelliscode_decode(const vq_trelliscode *m, const uint8_t *page, const f
             codes[i] = from[i * VQ_CODES_GRANULE];
         vq_trellis_levels(m->trellis, y, codes, m->bits, m->n_groups);
         for (uint32_t j = 0; j < m->width; j++)
-            y[j] *= m->scale[j] * gains[r];
+            y[j] *= m->scale[j / VQ_CODES_GROUP] * gains[r];
     }
 }
 
@@ -143,7 +144,7 @@ void vq_trelliscode_prepare(const vq_trelliscode *m, void *query, const float *q
 {
     float scaled[VQ_ROWCODE_MAX_D];
     for (uint32_t j = 0; j < m->width; j++)
-        scaled[j] = q[j] * m->scale[j] * step_of(m->bits[j / VQ_CODES_GROUP]);
+        scaled[j] = q[j] * m->scale[j / VQ_CODES_GROUP] * step_of(m->bits[j / VQ_CODES_GROUP]);
     vq_wide_query_prepare(m->k, query, scaled, m->width);
 }
 

@@ -1,8 +1,8 @@
 /* Rows of trellis codes (kernels/trellis.h) whose bits differ by dimension: what a calibrated basis asks for, and, with
  * the same bits everywhere or one of two numbers, any rate in between for rotated rows.
  *
- * Dimension j of a row stands for gain * scale[j] * level, level being one of a code for N(0, 1); groups of 8
- * dimensions have 0 to 4 bits each, in any order.  Scales and the steps of the levels are folded into the query (keys)
+ * Dimensions go in groups of 8, each with a scale and 0 to 4 bits, in any order: a dimension stands for gain * scale *
+ * level, level being one of a code for N(0, 1).  Scales and the steps of the levels are folded into the query (keys)
  * and into what is summed (values), so that a row costs what a row of equal bits costs.
  *
  * At 1 to 4 bits the error of a row of 64 is 0.65 to 1.05 dB above the bound of rate and distortion, and 0.2 dB less on
@@ -21,7 +21,7 @@ enum { VQ_TRELLISCODE_MAX_GROUPS = VQ_ROWCODE_MAX_D / VQ_CODES_GROUP };
 typedef struct vq_trelliscode {
     const vq_codes_kernels *k;
     const vq_trellis_kernels *trellis;
-    const float *scale; /* [width], 0 past d */
+    const float *scale; /* [n_groups] */
     uint32_t d, n_groups;
     uint32_t width; /* 8 n_groups */
     uint32_t row_bytes;
@@ -33,7 +33,7 @@ typedef struct vq_trelliscode {
 /* Squared error of rows of `bits` bits (0 to 4) to that of 1, when gains do not shrink them: for sharing bits out. */
 float vq_trelliscode_noise(uint32_t bits);
 
-/* bits [(d + 7) / 8]; scale is kept, bits are not. */
+/* bits and scale [(d + 7) / 8]; scale is kept, bits are not. */
 void vq_trelliscode_make(vq_trelliscode *m, const uint8_t *bits, const float *scale, const vq_kernels *k, uint32_t d,
                          bool keys);
 

@@ -22,21 +22,40 @@ void vq_turned_layout(vq_turned *t, vq_arena *arena, uint32_t d, const vq_kv_rop
                                .n_pairs = count_pairs(rope),
                                .apart = rope && rope->halves ? rope->n_rot / 2 : 1,
                                .halves = rope && rope->halves}};
-    t->table = vq_arena_take(arena, t->shape.n_pairs, sizeof *t->table);
+    t->half_step = vq_arena_take(arena, t->shape.n_pairs, sizeof *t->half_step);
 }
 
 void vq_turned_fill(vq_turned *t, const vq_kernels *k, const vq_kv_rope *rope)
 {
     t->k = &k->turned;
     for (uint32_t f = 0; f < t->shape.n_pairs; f++)
-        for (uint32_t m = 0; m < VQ_TURNED_HALF; m++) {
-            const double angle = rope->freq[f] * (m + 0.5);
-            t->table[f][0][m] = (int8_t)rint(127 * cos(angle));
-            t->table[f][1][m] = (int8_t)rint(127 * sin(angle));
-        }
+        t->half_step[f] = (float)sin(0.5 * remainder(rope->freq[f], 2 * M_PI));
 }
 
-size_t vq_turned_bytes(const vq_turned *t) { return t->shape.n_pairs * sizeof *t->table; }
+void vq_turned_open(const vq_turned *t, vq_turned_steps *table)
+{
+    for (uint32_t f = 0; f < t->shape.n_pairs; f++) {
+        float c[VQ_TURNED_HALF], s[VQ_TURNED_HALF];
+        s[0] = t->half_step[f];
+        c[0] = sqrtf(1 - s[0] * s[0]);
+        float step_c = c[0] * c[0] - s[0] * s[0], step_s = 2 * c[0] * s[0];
+        for (uint32_t n = 1; n < VQ_TURNED_HALF; n *= 2) { /* n of them, turned by n positions, are the next n */
+            for (uint32_t m = 0; m < n; m++) {
+                c[n + m] = c[m] * step_c - s[m] * step_s;
+                s[n + m] = s[m] * step_c + c[m] * step_s;
+            }
+            const float twice = 2 * step_c * step_s;
+            step_c = step_c * step_c - step_s * step_s;
+            step_s = twice;
+        }
+        for (uint32_t m = 0; m < VQ_TURNED_HALF; m++) {
+            table[f][0][m] = (int8_t)rintf(127 * c[m]);
+            table[f][1][m] = (int8_t)rintf(127 * s[m]);
+        }
+    }
+}
+
+size_t vq_turned_bytes(const vq_turned *t) { return t->shape.n_pairs * sizeof *t->half_step; }
 
 static uint32_t first_of(const vq_turned *t, uint32_t pair) { return t->shape.halves ? pair : 2 * pair; }
 
@@ -66,45 +85,53 @@ typedef struct turn {
     float cosine, sine;
 } turn;
 
-static turn turn_of(const vq_turned *t, uint32_t pair, uint32_t i)
+/* Of row i of a granule. */
+static turn turn_of(const vq_turned_steps *steps, uint32_t i)
 {
     const bool after = i >= VQ_TURNED_HALF;
     const uint32_t m = after ? i - VQ_TURNED_HALF : VQ_TURNED_HALF - 1 - i;
-    const float sine = (float)t->table[pair][1][m] * (1.0F / 127);
-    return (turn){(float)t->table[pair][0][m] * (1.0F / 127), after ? sine : -sine};
+    const float sine = (float)(*steps)[1][m] * (1.0F / 127);
+    return (turn){(float)(*steps)[0][m] * (1.0F / 127), after ? sine : -sine};
 }
 
-void vq_turned_back(const vq_turned *t, uint32_t i, const float *x, float *sum)
+void vq_turned_back(const vq_turned *t, const float *x, float *sum)
 {
-    for (uint32_t f = 0; f < t->shape.n_pairs; f++) {
-        const uint32_t a = first_of(t, f), b = a + t->shape.apart;
-        const turn r = turn_of(t, f, i);
-        sum[a] += r.cosine * x[a] + r.sine * x[b];
-        sum[b] += r.cosine * x[b] - r.sine * x[a];
+    vq_turned_steps table[VQ_TURNED_PAIRS];
+    vq_turned_open(t, table);
+    for (uint32_t i = 0; i < VQ_TURNED_ROWS; i++, x += t->shape.d) {
+        for (uint32_t f = 0; f < t->shape.n_pairs; f++) {
+            const uint32_t a = first_of(t, f), b = a + t->shape.apart;
+            const turn r = turn_of(&table[f], i);
+            sum[a] += r.cosine * x[a] + r.sine * x[b];
+            sum[b] += r.cosine * x[b] - r.sine * x[a];
+        }
+        for (uint32_t part = 0; part < 2; part++)
+            for (uint32_t j = still_part(t, part).from; j < still_part(t, part).to; j++)
+                sum[j] += x[j];
     }
-    for (uint32_t part = 0; part < 2; part++)
-        for (uint32_t j = still_part(t, part).from; j < still_part(t, part).to; j++)
-            sum[j] += x[j];
 }
 
-void vq_turned_add(const vq_turned *t, uint32_t i, float sign, const float *n, float *x)
+void vq_turned_add(const vq_turned *t, uint32_t first, uint32_t n_rows, float sign, const float *n, float *x)
 {
-    for (uint32_t f = 0; f < t->shape.n_pairs; f++) {
-        const uint32_t a = first_of(t, f), b = a + t->shape.apart;
-        const turn r = turn_of(t, f, i);
-        x[a] += sign * (r.cosine * n[a] - r.sine * n[b]);
-        x[b] += sign * (r.sine * n[a] + r.cosine * n[b]);
+    vq_turned_steps table[VQ_TURNED_PAIRS];
+    vq_turned_open(t, table);
+    for (uint32_t i = first; i < first + n_rows; i++, x += t->shape.d) {
+        for (uint32_t f = 0; f < t->shape.n_pairs; f++) {
+            const uint32_t a = first_of(t, f), b = a + t->shape.apart;
+            const turn r = turn_of(&table[f], i);
+            x[a] += sign * (r.cosine * n[a] - r.sine * n[b]);
+            x[b] += sign * (r.sine * n[a] + r.cosine * n[b]);
+        }
+        for (uint32_t part = 0; part < 2; part++)
+            for (uint32_t j = still_part(t, part).from; j < still_part(t, part).to; j++)
+                x[j] += sign * n[j];
     }
-    for (uint32_t part = 0; part < 2; part++)
-        for (uint32_t j = still_part(t, part).from; j < still_part(t, part).to; j++)
-            x[j] += sign * n[j];
 }
 
-void vq_turned_scores(const vq_turned *t, const float *n, uint32_t n_granules, const float *q, size_t stride,
-                      uint32_t n_queries, float *out)
+void vq_turned_scores(const vq_turned *t, const vq_turned_steps *table, const float *n, uint32_t n_granules,
+                      const float *q, size_t stride, uint32_t n_queries, float *out)
 {
     float pairs[2 * QUERIES_AT_ONCE][VQ_TURNED_PAIRS], still[2 * QUERIES_AT_ONCE];
-    const int8_t(*table)[2][VQ_TURNED_HALF] = (const int8_t(*)[2][VQ_TURNED_HALF])t->table;
     for (uint32_t now; n_queries > 0; n_queries -= now, q += now * stride, out += (size_t)now * 2 * VQ_TURNED_ROWS) {
         now = n_queries < QUERIES_AT_ONCE ? n_queries : QUERIES_AT_ONCE;
         for (uint32_t i = 0; i < now; i++)

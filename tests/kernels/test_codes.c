@@ -147,9 +147,11 @@ static void check_vectors(uint32_t n, bool at_end)
     SAME("f16_to_f32", n, y, want, n * sizeof *y);
     for (uint32_t i = 0; i < n; i++)
         want[i] = y[i] = (float)vq_rng_normal(&rng);
-    tier.times_f16(y, half, n);
-    definition.times_f16(want, half, n);
-    SAME("times_f16", n, y, want, n * sizeof *y);
+    uint8_t *folds = take(4, n, at_end);
+    draw_bytes(folds, n, 255);
+    tier.times_byte_floats(y, folds, n);
+    definition.times_byte_floats(want, folds, n);
+    SAME("times_byte_floats", n, y, want, n * sizeof *y);
 
     int32_t *dots = take(5, n * sizeof *dots, at_end);
     for (uint32_t i = 0; i < n; i++)

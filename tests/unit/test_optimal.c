@@ -61,7 +61,7 @@ static int descending(const void *a, const void *b)
 
 /* Error energy of a row of keys with n_bits bits for groups of 8.  Channels are divided by the eighth root of how
  * loudly they are heard and ordered, and bits go one after another to where they take most off; groups of equal bits
- * share their error. */
+ * share their error, those of most bits unevenly. */
 static double promised_keys(uint32_t d, double power, uint32_t n_bits)
 {
     double of[512][2], sum = 0; /* variance after the division, what it is divided by squared */
@@ -91,7 +91,16 @@ static double promised_keys(uint32_t d, double power, uint32_t n_bits)
         }
         has[best]++;
     }
-    for (uint32_t g = 0; g < n; g++) /* mixing runs changes little: their groups have nearly the same energy */
+    double most_energy = 0, most_folds = 0;
+    uint32_t n_most = 0;
+    for (uint32_t j = 0; j < d && has[j / 8] == 4; j++) { /* fourth roots of what is left are folded too */
+        n_most++;
+        most_energy += sqrt(of[j][0]);
+        most_folds += of[j][1] * sqrt(of[j][0]);
+    }
+    if (n_most)
+        sum += most_energy / n_most * most_folds * (double)vq_trelliscode_noise(4);
+    for (uint32_t g = n_most / 8; g < n; g++) /* mixing runs changes little: their groups have nearly the same energy */
         sum += energy[g] / 8 * (double)vq_trelliscode_noise(has[g]) * folds[g];
     return sum;
 }

@@ -157,7 +157,7 @@ static void paths_are_the_best(void **state)
 typedef struct setup {
     vq_trelliscode code;
     uint32_t d;
-    float scale[VQ_ROWCODE_MAX_D], gains[64];
+    float of_group[VQ_TRELLISCODE_MAX_GROUPS], scale[VQ_ROWCODE_MAX_D], gains[64];
     float y[64 * VQ_ROWCODE_MAX_D], decoded[64 * VQ_ROWCODE_MAX_D];
     uint8_t page[64 * VQ_ROWCODE_MAX_D / 2];
 } setup;
@@ -171,9 +171,11 @@ static void encode(setup *s, uint32_t d, uint32_t pattern, bool keys)
     for (uint32_t g = 0; g < n_groups; g++)
         bits[g] = (uint8_t)(pattern < 5 ? pattern : vq_rng_next(&rng) % 5);
     memset(s->scale, 0, sizeof s->scale);
+    for (uint32_t g = 0; g < n_groups; g++)
+        s->of_group[g] = 1 + (float)(g % 5);
     for (uint32_t j = 0; j < d; j++)
-        s->scale[j] = 1 + (float)(j % 5);
-    vq_trelliscode_make(&s->code, bits, s->scale, &kernels, d, keys);
+        s->scale[j] = s->of_group[j / 8];
+    vq_trelliscode_make(&s->code, bits, s->of_group, &kernels, d, keys);
     s->d = d;
     const uint32_t width = s->code.width;
     memset(s->y, 0, sizeof s->y);

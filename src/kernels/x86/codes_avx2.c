@@ -224,15 +224,17 @@ static void scale_nibbles(float *out, const uint8_t *packed, const float *table,
     }
 }
 
-static void times_f16(float *x, const uint16_t *by, uint32_t n)
+static void times_byte_floats(float *x, const uint8_t *by, uint32_t n)
 {
+    const __m256i least = _mm256_set1_epi32(VQ_BYTE_FLOAT_LEAST);
     uint32_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        const __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(by + i)));
-        _mm256_storeu_ps(x + i, _mm256_mul_ps(_mm256_loadu_ps(x + i), b));
+        const __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(by + i)));
+        const __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(codes, least), VQ_BYTE_FLOAT_SHIFT);
+        _mm256_storeu_ps(x + i, _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_castsi256_ps(bits)));
     }
     for (; i < n; i++)
-        x[i] *= _cvtsh_ss(by[i]);
+        x[i] *= vq_byte_float(by[i]);
 }
 
 static int32_t dot_us(const uint8_t *u, const int8_t *q, uint32_t n)
@@ -407,7 +409,7 @@ void vq_codes_kernels_init_avx2(vq_codes_kernels *k)
     k->scale_bytes = scale_bytes;
     k->centre_bytes = centre_bytes;
     k->scale_nibbles = scale_nibbles;
-    k->times_f16 = times_f16;
+    k->times_byte_floats = times_byte_floats;
     k->dot_us = dot_us;
     k->scores = scores;
     k->add_scaled = add_scaled;

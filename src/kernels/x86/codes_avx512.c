@@ -192,17 +192,20 @@ static void scale_nibbles(float *out, const uint8_t *packed, const float *table,
     }
 }
 
-static void times_f16(float *x, const uint16_t *by, uint32_t n)
+static void times_byte_floats(float *x, const uint8_t *by, uint32_t n)
 {
+    const __m512i least = _mm512_set1_epi32(VQ_BYTE_FLOAT_LEAST);
     uint32_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        const __m512 b = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(by + i)));
-        _mm512_storeu_ps(x + i, _mm512_mul_ps(_mm512_loadu_ps(x + i), b));
+        const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(by + i)));
+        const __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(codes, least), VQ_BYTE_FLOAT_SHIFT);
+        _mm512_storeu_ps(x + i, _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_castsi512_ps(bits)));
     }
     if (i < n) {
         const __mmask16 m = tail(n - i);
-        const __m512 b = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, by + i));
-        _mm512_mask_storeu_ps(x + i, m, _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), b));
+        const __m512i codes = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(m, by + i));
+        const __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(codes, least), VQ_BYTE_FLOAT_SHIFT);
+        _mm512_mask_storeu_ps(x + i, m, _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), _mm512_castsi512_ps(bits)));
     }
 }
 
@@ -422,7 +425,7 @@ void vq_codes_kernels_init_avx512(vq_codes_kernels *k)
     k->scale_bytes = scale_bytes;
     k->centre_bytes = centre_bytes;
     k->scale_nibbles = scale_nibbles;
-    k->times_f16 = times_f16;
+    k->times_byte_floats = times_byte_floats;
     k->dot_us = dot_us;
     k->scores = scores;
     k->join_wide = join_wide;

@@ -5,7 +5,8 @@
  * the eighth root of how loud they are (the metric is the queries' moment to the power 1/4), ordered by what then
  * varies, bits go to groups of 8 by reverse water-filling, and channels with equal bits are mixed by Hadamard matrices,
  * which evens out what the calibration's text and the one at hand differ in.  A row becomes a trellis code
- * (quant/trelliscode.h) with a gain.  No matrix is kept: what the calibration gives takes O(d) bytes.
+ * (quant/trelliscode.h) with a gain.  No matrix is kept: what the calibration gives takes 3 bytes a channel and a scale
+ * for every 8, since at 1,024 tokens a byte a channel is 1/60 of a bit a value in SmolLM2.
  *
  * Values: rotated as in TurboQuant.  Neither a mean (the values that much attention rests on are near zero, and would
  * get the mean's error) nor a basis paid; gains that do not shrink did, because attention sums over rows, where errors
@@ -23,7 +24,7 @@
 #include "quant/trelliscode.h"
 #include "quant/turned.h"
 
-enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, GROUP = VQ_CODES_GROUP };
+enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, GROUP = VQ_CODES_GROUP, ORDER_BYTE = 256 };
 
 /* See docs/methods.md for what these do. */
 static const double FINE_FROM = 2.75;                           /* bits */
@@ -59,11 +60,12 @@ struct optimal_state {
     bool fine;            /* what neighbours share and gains of keys have 8 bits, not 4 */
     vq_rotation rotation; /* of values; for keys, of what neighbours share */
     /* keys */
-    float *scales;       /* [width] */
-    uint16_t *order;     /* [d] the channel that coordinate j is made of */
-    uint16_t *fold;      /* [d] f16: what channel j is divided by */
-    uint16_t *near_fold; /* [d] f16: the same for what neighbours share */
-    uint8_t *signs;      /* bit j: coordinate j is flipped before coordinates are mixed */
+    float *scales;      /* [width / 8] */
+    uint8_t *order;     /* [d] the channel that coordinate j is made of, less 256 where .. */
+    uint8_t *far;       /* .. bit j says so; NULL up to d = 256 */
+    uint8_t *fold;      /* [d] what channel j is divided by (see put_folds) */
+    uint8_t *near_fold; /* [d] the same for what neighbours share */
+    uint8_t *signs;     /* bit j: coordinate j is flipped before coordinates are mixed */
     vq_turned turned;
 };
 
@@ -79,10 +81,11 @@ static struct optimal_state *layout(vq_arena *arena, const vq_codec_env *env)
     struct optimal_state *s = vq_arena_take(arena, 1, sizeof *s), at = {.d = d, .width = (uint32_t)width};
     vq_rotation_layout(&at.rotation, arena, d, false);
     if (env->keys) {
-        at.scales = vq_arena_take(arena, width, sizeof *at.scales);
-        at.order = vq_arena_take(arena, d, sizeof *at.order);
-        at.fold = vq_arena_take(arena, d, sizeof *at.fold);
-        at.near_fold = vq_arena_take(arena, d, sizeof *at.near_fold);
+        at.scales = vq_arena_take(arena, width / GROUP, sizeof *at.scales);
+        at.order = vq_arena_take(arena, d, 1);
+        at.far = d > ORDER_BYTE ? vq_arena_take(arena, width / 8, 1) : NULL;
+        at.fold = vq_arena_take(arena, d, 1);
+        at.near_fold = vq_arena_take(arena, d, 1);
         at.signs = vq_arena_take(arena, width / 8, 1);
         vq_turned_layout(&at.turned, arena, d, env->rope);
     }
@@ -93,15 +96,40 @@ static struct optimal_state *layout(vq_arena *arena, const vq_codec_env *env)
 
 /* ---- what a calibration says of keys ---- */
 
-static void put_folds(uint16_t *to, const float *x, uint32_t n)
+/* Folds are bytes.  How well they are met matters little, as keys are divided and queries multiplied by the same ones.
+ */
+static void put_folds(uint8_t *to, const float *x, uint32_t n)
 {
-    for (uint32_t j = 0; j < n; j++)
-        to[j] = vq_f16_from_f32_clamped(x[j] > 0x1p-14F ? x[j] : 0x1p-14F);
+    for (uint32_t j = 0; j < n; j++) {
+        uint32_t bits;
+        memcpy(&bits, &x[j], sizeof bits);
+        const int64_t code =
+            (int64_t)((bits + (1u << (VQ_BYTE_FLOAT_SHIFT - 1))) >> VQ_BYTE_FLOAT_SHIFT) - VQ_BYTE_FLOAT_LEAST;
+        to[j] = (uint8_t)(!(x[j] > 0) || code < 0 ? 0 : code > 255 ? 255 : code);
+    }
 }
 
-static void get_folds(const struct optimal_state *s, float *to, const uint16_t *from)
+static void get_folds(float *to, const uint8_t *from, uint32_t n)
 {
-    s->k->f16_to_f32(to, from, s->d);
+    for (uint32_t j = 0; j < n; j++)
+        to[j] = vq_byte_float(from[j]);
+}
+
+/* Coordinate j is made of this channel. */
+static uint32_t channel_of(const struct optimal_state *s, uint32_t j)
+{
+    return s->order[j] + (s->far && s->far[j / 8] >> j % 8 & 1 ? ORDER_BYTE : 0);
+}
+
+static void put_order(struct optimal_state *s, const uint16_t *order)
+{
+    if (s->far)
+        memset(s->far, 0, s->width / 8);
+    for (uint32_t j = 0; j < s->d; j++) {
+        s->order[j] = (uint8_t)(order[j] % ORDER_BYTE);
+        if (order[j] >= ORDER_BYTE)
+            s->far[j / 8] |= (uint8_t)(1u << j % 8);
+    }
 }
 
 /* Of a pair that turns, both channels see the same over some positions: their mean. */
@@ -144,6 +172,7 @@ static void take_queries(const vq_codec_env *env, float *loud)
 static void plan_keys(struct optimal_state *s, const vq_codec_env *env, float *energy)
 {
     float loud[VQ_MAX_HEAD_DIM], rest[VQ_MAX_HEAD_DIM], near[VQ_MAX_HEAD_DIM], fold[VQ_MAX_HEAD_DIM];
+    uint16_t order[VQ_MAX_HEAD_DIM];
     memcpy(rest, vq_calibration_at(env->calibration, VQ_KEY_TURN_REST, env->layer, env->head), s->d * sizeof *rest);
     memcpy(near, vq_calibration_at(env->calibration, VQ_KEY_TURN_NEAR, env->layer, env->head), s->d * sizeof *near);
     take_queries(env, loud);
@@ -154,38 +183,40 @@ static void plan_keys(struct optimal_state *s, const vq_codec_env *env, float *e
     lift(loud, s->d, 0x1p-10F);
     for (uint32_t j = 0; j < s->d; j++) {
         fold[j] = 1 / sqrtf(sqrtf(sqrtf(loud[j])));
-        near[j] = sqrtf(sqrtf(near[j]));
+        near[j] = sqrtf(sqrtf(near[j]) * sqrtf(rest[j])); /* its error, which rows have to code, is like them then */
     }
     put_folds(s->fold, fold, s->d);
     put_folds(s->near_fold, near, s->d);
-    get_folds(s, fold, s->fold);
+    get_folds(fold, s->fold, s->d);
     memset(energy, 0, s->width * sizeof *energy);
     for (uint32_t j = 0; j < s->d; j++) {
-        s->order[j] = (uint16_t)j;
+        order[j] = (uint16_t)j;
         energy[j] = rest[j] / (fold[j] * fold[j]);
     }
     for (uint32_t j = 1; j < s->d; j++) /* the largest first; equal ones stay in order */
         for (uint32_t i = j; i > 0 && energy[i] > energy[i - 1]; i--) {
             const float e = energy[i];
-            const uint16_t o = s->order[i];
-            energy[i] = energy[i - 1], s->order[i] = s->order[i - 1];
-            energy[i - 1] = e, s->order[i - 1] = o;
+            const uint16_t o = order[i];
+            energy[i] = energy[i - 1], order[i] = order[i - 1];
+            energy[i - 1] = e, order[i - 1] = o;
         }
+    put_order(s, order);
 }
 
 /* Bytes of a granule besides codes: gains, the largest one and, for keys, what neighbours share. */
-static uint32_t granule_extra(uint32_t width, bool keys, bool fine)
+static uint32_t granule_extra(const struct optimal_state *s, bool keys)
 {
-    return VQ_GRANULE / (fine || !keys ? 1 : 2) + 2 + (keys ? 2 + width / (fine ? 1 : 2) : 0);
+    return VQ_GRANULE / (s->fine || !keys ? 1 : 2) + 2 + (keys ? 2 + s->width / (s->fine ? 1 : 2) : 0);
 }
 
 /* Bits of all groups together. */
-static uint32_t n_bits(const vq_codec_env *env, uint32_t width, bool fine)
+static uint32_t n_bits(const struct optimal_state *s, const vq_codec_env *env)
 {
     const double bits = env->options[OPTION_BITS], own = env->options[OPTION_VALUES];
-    const double extra_keys = granule_extra(width, true, fine) * 8.0 / VQ_GRANULE;
-    const double extra_values = granule_extra(width, false, fine) * 8.0 / VQ_GRANULE;
-    const double keys = ((bits + (own > 0 ? 0 : fine ? KEYS_MORE : COARSE_KEYS_MORE)) * width - extra_keys) / GROUP;
+    const double width = s->width, more = s->fine ? KEYS_MORE : COARSE_KEYS_MORE;
+    const double extra_keys = granule_extra(s, true) * 8.0 / VQ_GRANULE;
+    const double extra_values = granule_extra(s, false) * 8.0 / VQ_GRANULE;
+    const double keys = ((bits + (own > 0 ? 0 : more)) * width - extra_keys) / GROUP;
     const double both = (2 * bits * width - extra_keys - extra_values) / GROUP;
     const double values = own > 0 ? (own * width - extra_values) / GROUP : both - rint(keys);
     const double n = env->keys ? (own > 0 ? floor(keys) : rint(keys)) : floor(values), groups = width / GROUP;
@@ -226,16 +257,33 @@ static uint32_t n_mixed(const struct optimal_state *s, const uint8_t *bits, uint
     return group < n_whole ? n : 0;
 }
 
-/* energy [width] of coordinates before they are mixed with those of as many bits -> after */
-static void mix_energy(const struct optimal_state *s, const uint8_t *bits, float *energy)
+/* Coordinates from group g on that are coded alike: groups that are mixed, or what a cut one has. */
+static uint32_t n_alike(const struct optimal_state *s, const uint8_t *bits, uint32_t group)
 {
-    for (uint32_t g = 0, n; g < s->width / GROUP; g += n ? n : 1) {
-        float sum = 0;
-        n = n_mixed(s, bits, g);
-        for (uint32_t j = g * GROUP; j < (g + n) * GROUP; j++)
-            sum += energy[j];
-        for (uint32_t j = g * GROUP; j < (g + n) * GROUP; j++)
-            energy[j] = sum / (float)(n * GROUP);
+    const uint32_t n = n_mixed(s, bits, group);
+    return n ? n * GROUP : s->d - group * GROUP;
+}
+
+/* No group has more bits than VQ_TRELLIS_MAX_BITS.  Where more would pay, folds do instead: channels that are mixed at
+ * equal bits have errors in proportion to the squares of their folds, and the sum of these, weighed by the metric, is
+ * smallest when fourth roots of what the channels vary by are folded too.  energy [width] -> what is left of it. */
+static void even_out(struct optimal_state *s, const uint8_t *bits, float *energy)
+{
+    float fold[VQ_MAX_HEAD_DIM], was[VQ_MAX_HEAD_DIM], sum = 0;
+    uint32_t n = 0;
+    for (uint32_t j = 0; j < s->d; j++)
+        if (bits[j / GROUP] == VQ_TRELLIS_MAX_BITS)
+            sum += energy[j], n++;
+    get_folds(was, s->fold, s->d);
+    memcpy(fold, was, sizeof fold);
+    for (uint32_t j = 0; j < s->d; j++)
+        if (bits[j / GROUP] == VQ_TRELLIS_MAX_BITS)
+            fold[channel_of(s, j)] *= sqrtf(sqrtf(energy[j] * (float)n / sum));
+    put_folds(s->fold, fold, s->d);
+    get_folds(fold, s->fold, s->d);
+    for (uint32_t j = 0; j < s->d; j++) {
+        const float by = was[channel_of(s, j)] / fold[channel_of(s, j)];
+        energy[j] *= by * by;
     }
 }
 
@@ -247,25 +295,31 @@ static void fit_keys(struct optimal_state *s, const vq_codec_env *env, uint8_t *
     plan_keys(s, env, energy);
     for (uint32_t j = 0; j < s->width; j++)
         of[j / GROUP] += energy[j];
-    allocate(bits, of, n_groups, n_bits(env, s->width, s->fine));
-    mix_energy(s, bits, energy);
+    allocate(bits, of, n_groups, n_bits(s, env));
+    even_out(s, bits, energy);
     for (uint32_t g = 0; g < n_groups; g++)
         s->signs[g] = (uint8_t)vq_hash64(env->seed, env->layer, env->head, g, 1);
-    for (uint32_t j = 0; j < s->width; j++)
-        s->scales[j] = sqrtf(energy[j]);
+    for (uint32_t g = 0, n; g < n_groups; g += (n + GROUP - 1) / GROUP) {
+        float sum = 0;
+        n = n_alike(s, bits, g);
+        for (uint32_t j = 0; j < n; j++)
+            sum += energy[g * GROUP + j];
+        for (uint32_t j = 0; j < n; j += GROUP)
+            s->scales[g + j / GROUP] = sqrtf(sum / (float)n);
+    }
 }
 
 /* Rotated values vary alike everywhere. */
 static void fit_values(const struct optimal_state *s, const vq_codec_env *env, uint8_t *bits)
 {
-    const uint32_t n_groups = s->width / GROUP, n = n_bits(env, s->width, s->fine);
+    const uint32_t n_groups = s->width / GROUP, n = n_bits(s, env);
     for (uint32_t g = 0; g < n_groups; g++)
         bits[g] = (uint8_t)(n / n_groups + (g < n % n_groups));
 }
 
 static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error *err)
 {
-    static const float ones[VQ_MAX_HEAD_DIM] = {[0 ... VQ_MAX_HEAD_DIM - 1] = 1};
+    static const float ones[VQ_TRELLISCODE_MAX_GROUPS] = {[0 ... VQ_TRELLISCODE_MAX_GROUPS - 1] = 1};
     *out = NULL;
     VQ_TRY(vq_codec_check_d(env, "optimal", err));
     vq_arena arena = {0};
@@ -300,7 +354,7 @@ static void destroy(vq_codec_state *s)
     vq_arena_free(&arena);
 }
 
-static uint32_t extra_bytes(const struct optimal_state *c) { return granule_extra(c->width, c->keys, c->fine); }
+static uint32_t extra_bytes(const struct optimal_state *c) { return granule_extra(c, c->keys); }
 
 static void page_bytes(const vq_codec_state *s, vq_page_bytes *out)
 {
@@ -310,8 +364,7 @@ static void page_bytes(const vq_codec_state *s, vq_page_bytes *out)
 static size_t shared_bytes(const vq_codec_state *s)
 {
     const struct optimal_state *c = state(s);
-    const size_t of_keys = c->width * sizeof *c->scales +
-                           c->d * (sizeof *c->order + sizeof *c->fold + sizeof *c->near_fold) + c->width / 8 +
+    const size_t of_keys = c->code.n_groups * sizeof *c->scales + (size_t)3 * c->d + c->width / 8 * (c->far ? 2 : 1) +
                            vq_turned_bytes(&c->turned);
     return vq_rotation_bytes(&c->rotation) + (c->keys ? of_keys : 0);
 }
@@ -345,10 +398,10 @@ static void mix(const struct optimal_state *c, float *y, bool back)
 static void to_coordinates(const struct optimal_state *c, const float *x, float *y, bool query)
 {
     float fold[VQ_MAX_HEAD_DIM];
-    get_folds(c, fold, c->fold);
+    get_folds(fold, c->fold, c->d);
     memset(y + c->d, 0, (c->width - c->d) * sizeof *y);
     for (uint32_t j = 0; j < c->d; j++)
-        y[j] = query ? x[c->order[j]] * fold[c->order[j]] : x[c->order[j]] / fold[c->order[j]];
+        y[j] = query ? x[channel_of(c, j)] * fold[channel_of(c, j)] : x[channel_of(c, j)] / fold[channel_of(c, j)];
     mix(c, y, false);
 }
 
@@ -356,10 +409,10 @@ static void to_coordinates(const struct optimal_state *c, const float *x, float 
 static void from_coordinates(const struct optimal_state *c, float *y, float *x)
 {
     float fold[VQ_MAX_HEAD_DIM];
-    get_folds(c, fold, c->fold);
+    get_folds(fold, c->fold, c->d);
     mix(c, y, true);
     for (uint32_t j = 0; j < c->d; j++)
-        x[c->order[j]] = y[j] * fold[c->order[j]];
+        x[channel_of(c, j)] = y[j] * fold[channel_of(c, j)];
 }
 
 /* ---- what neighbours share ---- */
@@ -382,7 +435,7 @@ static void open_near(const struct optimal_state *c, const uint8_t *from, float 
         c->k->centre_bytes(near, codes, 2, VQ_NARROW_TOP, scale, c->d);
     }
     vq_rotation_invert(&c->rotation, near, scratch);
-    c->k->times_f16(near, c->near_fold, c->d);
+    c->k->times_byte_floats(near, c->near_fold, c->d);
 }
 
 /* near [d], divided by its folds and rotated, -> scale and codes at `to` */
@@ -423,16 +476,14 @@ static void put_near(const struct optimal_state *c, uint8_t *to, const float *z)
 static void encode_near(const struct optimal_state *c, uint8_t *to, float *x)
 {
     float near[VQ_MAX_HEAD_DIM] = {0}, fold[VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM];
-    for (uint32_t i = 0; i < VQ_GRANULE; i++)
-        vq_turned_back(&c->turned, i, x + (size_t)i * c->d, near);
-    get_folds(c, fold, c->near_fold);
+    vq_turned_back(&c->turned, x, near);
+    get_folds(fold, c->near_fold, c->d);
     for (uint32_t j = 0; j < c->d; j++)
         near[j] *= (1.0F / VQ_GRANULE) / fold[j];
     vq_rotation_apply(&c->rotation, near, scratch);
     put_near(c, to, near);
     open_near(c, to, near);
-    for (uint32_t i = 0; i < VQ_GRANULE; i++)
-        vq_turned_add(&c->turned, i, -1, near, x + (size_t)i * c->d);
+    vq_turned_add(&c->turned, 0, VQ_GRANULE, -1, near, x);
 }
 
 /* ---- gains ---- */
@@ -521,20 +572,23 @@ static uint32_t granules(uint32_t n_rows) { return (n_rows + VQ_GRANULE - 1) / V
 static void decode(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x)
 {
     const struct optimal_state *c = state(s);
-    const uint32_t n_granules = granules(first + n);
-    float gains[VQ_PAGE_ROWS], y[VQ_MAX_HEAD_DIM], near[2][VQ_MAX_HEAD_DIM];
-    open_gains(c, page, n_granules, gains);
-    for (uint32_t g = 0; c->keys && g < n_granules; g++)
-        open_near(c, near_at(c, page, g), near[g]);
-    for (uint32_t i = first; i < first + n; i++, x += c->d) {
-        vq_trelliscode_decode(&c->code, page, gains, i, 1, y);
+    float gains[VQ_PAGE_ROWS], y[VQ_MAX_HEAD_DIM], near[VQ_MAX_HEAD_DIM];
+    open_gains(c, page, granules(first + n), gains);
+    for (uint32_t i = 0; i < n; i++) {
+        float *row = x + (size_t)i * c->d;
+        vq_trelliscode_decode(&c->code, page, gains, first + i, 1, y);
         if (c->keys) {
-            from_coordinates(c, y, x);
-            vq_turned_add(&c->turned, i % VQ_GRANULE, 1, near[i / VQ_GRANULE], x);
+            from_coordinates(c, y, row);
         } else {
-            memcpy(x, y, c->d * sizeof *x);
-            vq_rotation_invert(&c->rotation, x, y);
+            memcpy(row, y, c->d * sizeof *row);
+            vq_rotation_invert(&c->rotation, row, y);
         }
+    }
+    for (uint32_t now; c->keys && n; first += now, n -= now, x += (size_t)now * c->d) {
+        const uint32_t at = first % VQ_GRANULE;
+        now = n < VQ_GRANULE - at ? n : VQ_GRANULE - at;
+        open_near(c, near_at(c, page, first / VQ_GRANULE), near);
+        vq_turned_add(&c->turned, at, now, 1, near, x);
     }
 }
 
@@ -545,23 +599,29 @@ static void fetch_next(const struct optimal_state *c, const vq_rows *rows)
             __builtin_prefetch((const uint8_t *)rows->next + extra_at(c, 0) + i);
 }
 
-/* ---- keys: a query as it came, which meets what neighbours share, then that of the rows' codes ---- */
+/* ---- keys: a query as it came, which meets what neighbours share, the turns, then that of the rows' codes ---- */
 
 static size_t plain_bytes(const struct optimal_state *c) { return (c->d * sizeof(float) + 63) / 64 * 64; }
 
+static size_t head_bytes(const struct optimal_state *c)
+{
+    return plain_bytes(c) + (c->turned.shape.n_pairs * sizeof(vq_turned_steps) + 63) / 64 * 64;
+}
+
 static size_t query_bytes(const vq_codec_state *s)
 {
-    return plain_bytes(state(s)) + vq_trelliscode_query_bytes(&state(s)->code);
+    return head_bytes(state(s)) + vq_trelliscode_query_bytes(&state(s)->code);
 }
 
 static void prepare(const vq_codec_state *s, void *query, const float *q)
 {
     const struct optimal_state *c = state(s);
     float y[VQ_MAX_HEAD_DIM];
-    memset(query, 0, plain_bytes(c));
+    memset(query, 0, head_bytes(c));
     memcpy(query, q, c->d * sizeof *q);
+    vq_turned_open(&c->turned, (vq_turned_steps *)(void *)((uint8_t *)query + plain_bytes(c)));
     to_coordinates(c, q, y, true);
-    vq_trelliscode_prepare(&c->code, (uint8_t *)query + plain_bytes(c), y);
+    vq_trelliscode_prepare(&c->code, (uint8_t *)query + head_bytes(c), y);
 }
 
 static void score(const vq_codec_state *s, const void *page, const vq_rows *rows, const void *queries,
@@ -573,11 +633,12 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
     float gains[VQ_PAGE_ROWS], near[2][VQ_TURNED_MAX_D];
     fetch_next(c, rows);
     open_gains(c, page, n_granules, gains);
-    vq_trelliscode_score(&c->code, page, rows->next, gains, n_granules, (const uint8_t *)queries + plain_bytes(c),
+    vq_trelliscode_score(&c->code, page, rows->next, gains, n_granules, (const uint8_t *)queries + head_bytes(c),
                          stride, n_queries, NULL, out);
     for (uint32_t g = 0; g < n_granules; g++)
         open_near(c, near_at(c, page, g), near[g]);
-    vq_turned_scores(&c->turned, near[0], n_granules, queries, stride / sizeof(float), n_queries, out);
+    const void *turns = (const uint8_t *)queries + plain_bytes(c);
+    vq_turned_scores(&c->turned, turns, near[0], n_granules, queries, stride / sizeof(float), n_queries, out);
 }
 
 /* ---- values ---- */
@@ -609,7 +670,7 @@ const vq_codec vq_codec_optimal = {
     .paper = "this project",
     .options = options,
     .n_options = N_OPTIONS,
-    .format = 2,
+    .format = 3,
     .calibrated = true,
     .sinks = 4,
     .residual = 32,

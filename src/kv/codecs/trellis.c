@@ -40,7 +40,7 @@ static const vq_kv_option_info options[N_OPTIONS] = {
 };
 
 /* Rotated coordinates vary alike.  Past d rows and queries are zeros, and sums are not read. */
-static const float unit_scale[VQ_MAX_HEAD_DIM] = {[0 ... VQ_MAX_HEAD_DIM - 1] = 1};
+static const float unit_scale[VQ_TRELLISCODE_MAX_GROUPS] = {[0 ... VQ_TRELLISCODE_MAX_GROUPS - 1] = 1};
 
 struct trellis_state {
     vq_arena arena; /* holds this struct too */
