@@ -13,6 +13,19 @@
 #include "kv/codec.h"
 #include "quant/rowcode.h"
 
+/* The option `channels` of codecs that scale channels: who does. */
+enum { VQ_NEAR_CHANNELS_NEVER, VQ_NEAR_CHANNELS_ALWAYS, VQ_NEAR_CHANNELS_AUTO, VQ_NEAR_CHANNELS_FROM = 128 };
+#define VQ_NEAR_CHANNELS_HELP                                                                                          \
+    "1: every 32 keys are divided by roots of their channels' deviations (4 bits each); 0: never; 2: where heads "     \
+    "have 128 dimensions or more"
+
+/* Long heads, which is where models normalise their keys, have scales unless the option says otherwise; short ones lose
+ * more by the bits than they win. */
+static inline bool vq_near_scales(double option, uint32_t d)
+{
+    return option == VQ_NEAR_CHANNELS_AUTO ? d >= VQ_NEAR_CHANNELS_FROM : option == VQ_NEAR_CHANNELS_ALWAYS;
+}
+
 /* d: length of a row; width: d rounded up to 8. */
 static inline size_t vq_near_mean_bytes(uint32_t width) { return sizeof(uint16_t) + width / 2; }
 

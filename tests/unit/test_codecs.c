@@ -377,21 +377,25 @@ static void a_mean_is_taken_over_whole_granules(void **state)
 
 /* Scales of channels: long heads have them unless the option says otherwise, where they go with the mean; values never.
  */
-static void velox_scales_channels_of_long_heads(void **state)
+static void channels_of_long_heads_are_scaled(void **state)
 {
     (void)state;
     static const struct {
+        const char *codec;
         uint32_t d;
         bool keys;
         test_option options[3], same[3];
     } cases[] = {
-        {64, true, {{NULL, 0}}, {{"channels", 0}, {NULL, 0}}},
-        {120, true, {{NULL, 0}}, {{"channels", 0}, {NULL, 0}}},
-        {128, true, {{NULL, 0}}, {{"channels", 1}, {NULL, 0}}},
-        {256, true, {{"channels", 2}, {NULL, 0}}, {{"channels", 1}, {NULL, 0}}},
-        {128, true, {{"mean", 64}, {NULL, 0}}, {{"mean", 64}, {"channels", 0}, {NULL, 0}}},
-        {128, true, {{"mean", 0}, {NULL, 0}}, {{"mean", 0}, {"channels", 0}, {NULL, 0}}},
-        {128, false, {{NULL, 0}}, {{"channels", 0}, {NULL, 0}}},
+        {"trellis", 120, true, {{NULL, 0}}, {{"channels", 0}, {NULL, 0}}},
+        {"trellis", 128, true, {{NULL, 0}}, {{"channels", 1}, {NULL, 0}}},
+        {"trellis", 128, false, {{NULL, 0}}, {{"channels", 0}, {NULL, 0}}},
+        {"velox", 64, true, {{NULL, 0}}, {{"channels", 0}, {NULL, 0}}},
+        {"velox", 120, true, {{NULL, 0}}, {{"channels", 0}, {NULL, 0}}},
+        {"velox", 128, true, {{NULL, 0}}, {{"channels", 1}, {NULL, 0}}},
+        {"velox", 256, true, {{"channels", 2}, {NULL, 0}}, {{"channels", 1}, {NULL, 0}}},
+        {"velox", 128, true, {{"mean", 64}, {NULL, 0}}, {{"mean", 64}, {"channels", 0}, {NULL, 0}}},
+        {"velox", 128, true, {{"mean", 0}, {NULL, 0}}, {{"mean", 0}, {"channels", 0}, {NULL, 0}}},
+        {"velox", 128, false, {{NULL, 0}}, {{"channels", 0}, {NULL, 0}}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const uint32_t d = cases[i].d;
@@ -401,14 +405,15 @@ static void velox_scales_channels_of_long_heads(void **state)
         normal_rows(x, (size_t)VQ_PAGE_ROWS * d, 3 + i);
         for (uint32_t c = 0; c < 2; c++) {
             const test_option *options = c ? cases[i].same : cases[i].options;
-            assert_int_equal(test_codec_open(&t[c], &kernels, "velox", options, d, cases[i].keys, 1, NULL), VQ_OK);
+            assert_int_equal(test_codec_open(&t[c], &kernels, cases[i].codec, options, d, cases[i].keys, 1, NULL),
+                             VQ_OK);
             pages[c] = calloc(1, test_codec_page_bytes(&t[c]));
             t[c].codec->encode(t[c].state, pages[c], 0, VQ_PAGE_ROWS, x);
         }
         if (test_codec_page_bytes(&t[0]) != test_codec_page_bytes(&t[1]) ||
             memcmp(pages[0], pages[1], test_codec_page_bytes(&t[0])) != 0)
-            fail_msg("case %zu, d=%u: pages of %zu and %zu bytes differ", i, d, test_codec_page_bytes(&t[0]),
-                     test_codec_page_bytes(&t[1]));
+            fail_msg("%s, case %zu, d=%u: pages of %zu and %zu bytes differ", cases[i].codec, i, d,
+                     test_codec_page_bytes(&t[0]), test_codec_page_bytes(&t[1]));
         for (uint32_t c = 0; c < 2; c++) {
             free(pages[c]);
             test_codec_close(&t[c]);
@@ -511,7 +516,7 @@ int main(void)
         cmocka_unit_test(special_rows_stay_finite),
         cmocka_unit_test(head_sizes_out_of_range_are_refused_by_name),
         cmocka_unit_test(a_mean_is_taken_over_whole_granules),
-        cmocka_unit_test(velox_scales_channels_of_long_heads),
+        cmocka_unit_test(channels_of_long_heads_are_scaled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,10 +33,10 @@ static const vq_kv_option_info options[N_OPTIONS] = {
                        .max = VQ_TRELLIS_MAX_BITS,
                        .fraction = true},
     [OPTION_CHANNELS] = {.name = "channels",
-                         .help = "1: every 32 keys are divided by roots of their channels' deviations (4 bits each)",
-                         .value = 0,
+                         .help = VQ_NEAR_CHANNELS_HELP,
+                         .value = VQ_NEAR_CHANNELS_AUTO,
                          .min = 0,
-                         .max = 1},
+                         .max = VQ_NEAR_CHANNELS_AUTO},
 };
 
 /* Rotated coordinates vary alike.  Past d rows and queries are zeros, and sums are not read. */
@@ -81,7 +81,7 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
     struct trellis_state *s = layout(&arena, env->d);
     s->arena = arena;
     s->keys = env->keys;
-    s->scales_channels = env->keys && env->options[OPTION_CHANNELS] != 0;
+    s->scales_channels = env->keys && vq_near_scales(env->options[OPTION_CHANNELS], env->d);
     const vq_status status = vq_rotation_draw(&s->rotation, &env->kernels->codes,
                                               vq_hash64(env->seed, env->layer, env->head, env->keys, 0), err);
     if (status != VQ_OK) {

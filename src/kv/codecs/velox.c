@@ -13,8 +13,7 @@
  * deviation (2^(-k/4) of the largest, k in 4 bits, nibbles after the mean's), and the query is multiplied by the same.
  * So a few channels that vary much do not spread their error over all others, to which queries may listen: in Gemma 3,
  * whose keys are normalised, that divides the error of scores at 2 bits by 1.5, in its global layers by 3.  A query is
- * then folded, rotated and rounded for every granule.  Long heads (128 dimensions and more), which is where models
- * normalise their keys, have them unless the option says otherwise; short ones lose more by the bits than they win. */
+ * then folded, rotated and rounded for every granule. */
 #include <string.h>
 
 #include "base/half.h"
@@ -23,8 +22,6 @@
 #include "kv/codec_rows.h"
 
 enum { OPTION_BITS, OPTION_VALUES, OPTION_MEAN, OPTION_CHANNELS, N_OPTIONS, QUERIES_AT_ONCE = 4 };
-
-enum { CHANNELS_NEVER, CHANNELS_ALWAYS, CHANNELS_AUTO, CHANNELS_FROM = 128 };
 
 static const vq_kv_option_info options[N_OPTIONS] = {
     [OPTION_BITS] = {.name = "bits", .help = "bits of a coordinate", .value = 3, .min = 1, .max = 8},
@@ -36,11 +33,10 @@ static const vq_kv_option_info options[N_OPTIONS] = {
                      .min = 0,
                      .max = VQ_PAGE_ROWS},
     [OPTION_CHANNELS] = {.name = "channels",
-                         .help = "1: every 32 keys are divided by roots of their channels' deviations (4 bits each); "
-                                 "0: never; 2: where heads have 128 dimensions or more",
-                         .value = CHANNELS_AUTO,
+                         .help = VQ_NEAR_CHANNELS_HELP,
+                         .value = VQ_NEAR_CHANNELS_AUTO,
                          .min = 0,
-                         .max = CHANNELS_AUTO},
+                         .max = VQ_NEAR_CHANNELS_AUTO},
 };
 
 struct velox_state {
@@ -67,9 +63,9 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
     const uint32_t mean_rows = (uint32_t)env->options[OPTION_MEAN];
     if (mean_rows != 0 && mean_rows != VQ_GRANULE && mean_rows != VQ_PAGE_ROWS)
         return vq_fail(err, VQ_ERR_UNSUPPORTED, "velox: mean is %u, must be 0, 32 or 64", mean_rows);
-    const uint32_t channels = (uint32_t)env->options[OPTION_CHANNELS];
-    const bool scales_channels =
-        channels == CHANNELS_AUTO ? env->d >= CHANNELS_FROM && mean_rows == VQ_GRANULE : channels == CHANNELS_ALWAYS;
+    const double channels = env->options[OPTION_CHANNELS];
+    const bool without = channels == VQ_NEAR_CHANNELS_AUTO && mean_rows != VQ_GRANULE;
+    const bool scales_channels = !without && vq_near_scales(channels, env->d);
     if (scales_channels && mean_rows != VQ_GRANULE)
         return vq_fail(err, VQ_ERR_UNSUPPORTED, "velox: channels=1 goes with mean=32, not %u", mean_rows);
     const bool own = !env->keys && env->options[OPTION_VALUES] > 0;
