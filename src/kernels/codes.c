@@ -46,14 +46,6 @@ static float sum_squares_c(const float *x, uint32_t n)
     return vq_sum_parts(part);
 }
 
-static float correlate_c(const float *x, const uint8_t *codes, const int32_t *v, uint32_t n)
-{
-    float part[VQ_SUM_PARTS] = {0};
-    for (uint32_t i = 0; i < n; i++)
-        part[i % VQ_SUM_PARTS] += x[i] * (float)v[codes[i]];
-    return vq_sum_parts(part);
-}
-
 void vq_codes_count_c(uint8_t *codes, const float *x, float inv, const float *bounds, uint32_t n_bounds, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -68,6 +60,41 @@ void vq_codes_count_c(uint8_t *codes, const float *x, float inv, const float *bo
         }
         codes[i] = (uint8_t)low;
     }
+}
+
+static float count_fit_c(uint8_t *codes, float *squares, const float *x, float inv, const float *bounds,
+                         const int32_t *v, uint32_t n_bounds, uint32_t n)
+{
+    float dot[VQ_SUM_PARTS] = {0}, square[VQ_SUM_PARTS] = {0};
+    vq_codes_count_c(codes, x, inv, bounds, n_bounds, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const float level = (float)v[codes[i]];
+        dot[i % VQ_SUM_PARTS] += x[i] * level;
+        square[i % VQ_SUM_PARTS] += level * level;
+    }
+    *squares = vq_sum_parts(square);
+    return vq_sum_parts(dot);
+}
+
+static void fit_grid_c(float *cosines, const float *inv, uint32_t n_scales, const float *x, uint32_t bits, uint32_t n)
+{
+    const float most = (float)(1u << (bits - 1)), least = 1 - most;
+    for (uint32_t s = 0; s < n_scales; s++) {
+        float dot[VQ_SUM_PARTS] = {0}, square[VQ_SUM_PARTS] = {0};
+        for (uint32_t i = 0; i < n; i++) {
+            const float up = ceilf(x[i] * inv[s]), above = up > least ? up : least;
+            const float level = 2 * (above < most ? above : most) - 1;
+            dot[i % VQ_SUM_PARTS] += x[i] * level;
+            square[i % VQ_SUM_PARTS] += level * level;
+        }
+        cosines[s] = vq_sum_parts(dot) / sqrtf(vq_sum_parts(square));
+    }
+}
+
+static void subtract_c(float *x, const uint8_t *codes, const int32_t *v, float scale, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] -= (float)v[codes[i]] * scale;
 }
 
 /* Halves to even; the comparison first, since a conversion of what does not fit is undefined. */
@@ -273,7 +300,9 @@ void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
         .sum_squares = sum_squares_c,
         .largest = largest_c,
         .count = vq_codes_count_c,
-        .correlate = correlate_c,
+        .count_fit = count_fit_c,
+        .fit_grid = fit_grid_c,
+        .subtract = subtract_c,
         .pack_keys = vq_codes_pack_keys_c,
         .pack_values = vq_codes_pack_values_c,
         .unpack_keys = vq_codes_unpack_keys_c,

@@ -63,8 +63,16 @@ typedef struct vq_codes_kernels {
     float (*largest)(const float *x, uint32_t n);
     /* codes[i] = number of bounds below x[i] * inv; n_bounds = 2^bits - 1, bounds ascend */
     void (*count)(uint8_t *codes, const float *x, float inv, const float *bounds, uint32_t n_bounds, uint32_t n);
-    /* sum of x[i] * v[codes[i]], in the order of sum_squares */
-    float (*correlate)(const float *x, const uint8_t *codes, const int32_t *v, uint32_t n);
+
+    /* The same with the sums that a gain is made of: returns sum of x[i] l[i], and *squares = sum of l[i]^2, of the
+     * levels l[i] = v[codes[i]], in the order of sum_squares. */
+    float (*count_fit)(uint8_t *codes, float *squares, const float *x, float inv, const float *bounds, const int32_t *v,
+                       uint32_t n_bounds, uint32_t n);
+    /* How well the points of a uniform grid fit, at n_scales spacings: with l[i] = 2 ceil(x[i] inv[s]) - 1, held within
+     * +-(2^bits - 1), cosines[s] = sum of x l / sqrt(sum of l l), both in the order of sum_squares. */
+    void (*fit_grid)(float *cosines, const float *inv, uint32_t n_scales, const float *x, uint32_t bits, uint32_t n);
+    /* x[i] -= v[codes[i]] * scale */
+    void (*subtract)(float *x, const uint8_t *codes, const int32_t *v, float scale, uint32_t n);
 
     /* codes [32][row_stride] -> the n_groups groups of one granule */
     void (*pack_keys)(uint8_t *packed, const uint8_t *codes, size_t row_stride, uint32_t bits, uint32_t n_groups);

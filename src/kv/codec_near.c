@@ -40,8 +40,11 @@ void vq_near_take_mean(const vq_rowcode *code, uint8_t *to, float *y, uint32_t n
     memcpy(to, &norm, sizeof norm);
     for (size_t j = 0; j < half_width(d); j++)
         to[sizeof norm + j] = (uint8_t)(codes[j] | codes[half_width(d) + j] << 4);
+    memset(mean, 0, d * sizeof *mean);
+    vq_rowcode_subtract(code, codes, norm, mean); /* what was stored, with its sign turned */
     for (uint32_t i = 0; i < n_rows; i++)
-        vq_rowcode_subtract(code, codes, norm, y + (size_t)i * d);
+        for (uint32_t j = 0; j < d; j++)
+            y[(size_t)i * d + j] += mean[j];
 }
 
 void vq_near_open_mean(const vq_rowcode *code, const uint8_t *from, vq_rowcode_mean *out)

@@ -158,8 +158,8 @@ uint16_t vq_linear_encode_rotated(const vq_linear *l, const float *y, uint8_t *c
     double best_cosine = -1, dot = 0, level_squares = 1;
     for (uint32_t i = 0; i <= N_SPACINGS; i++) {
         const uint32_t at = i < N_SPACINGS ? i : best; /* in the end the best one again */
-        l->k->count(codes, y, inv * spacings[at], levels->bounds, n_bounds, n);
-        dot = (double)l->k->correlate(y, codes, levels->v, n);
+        float rounded;                                 /* with many inputs the sum of squares needs more than 24 bits */
+        dot = (double)l->k->count_fit(codes, &rounded, y, inv * spacings[at], levels->bounds, levels->v, n_bounds, n);
         level_squares = sum_of_level_squares(levels, codes, n);
         const double cosine = dot / sqrt(level_squares);
         if (cosine > best_cosine) {

@@ -57,33 +57,24 @@ void vq_rowcode_limit(const vq_rowcode *rc, float *y)
         y[i] = y[i] > HUGE_VALUE ? HUGE_VALUE : y[i] < -HUGE_VALUE ? -HUGE_VALUE : y[i];
 }
 
-/* <y, levels>, and the levels' own sum of squares. */
-static float along(const vq_rowcode *rc, const uint8_t *codes, const float *y, float *squares)
-{
-    float v[VQ_ROWCODE_MAX_D];
-    for (uint32_t i = 0; i < rc->d; i++)
-        v[i] = (float)rc->levels->v[codes[i]];
-    *squares = rc->k->sum_squares(v, rc->d) * rc->levels->step * rc->levels->step;
-    return rc->k->correlate(y, codes, rc->levels->v, rc->d) * rc->levels->step;
-}
-
 /* The reciprocal of the grid's spacing that gives the largest cosine, out of N_SCALES around the spacing that is best
  * for normal values: a row of few values deviates from it. */
-static float search_scale(const vq_rowcode *rc, uint8_t *codes, const float *y, float inv)
+static float search_scale(const vq_rowcode *rc, const float *y, float inv)
 {
     enum { N_SCALES = 16 };
     static const float spacing[8] = {1.5958F, 0.9957F, 0.5860F, 0.3352F, 0.1881F, 0.1041F, 0.0568F, 0.0308F};
-    const vq_levels *levels = rc->levels;
-    float best = 0, best_inv = inv / spacing[levels->bits - 1];
-    for (uint32_t i = 0; i < N_SCALES && levels->bits > 1; i++) {
-        const float try_inv = inv / spacing[levels->bits - 1] * (0.7F + 0.04F * (float)i);
-        rc->k->count(codes, y, try_inv, levels->bounds, (1u << levels->bits) - 1, rc->d);
-        float squares;
-        const float dot = along(rc, codes, y, &squares), cosine = dot / sqrtf(squares);
-        if (cosine > best) {
-            best = cosine;
-            best_inv = try_inv;
-        }
+    const uint32_t bits = rc->levels->bits;
+    const float usual = inv / spacing[bits - 1];
+    float best = 0, best_inv = usual, tried[N_SCALES], cosines[N_SCALES];
+    if (bits == 1)
+        return usual;
+    for (uint32_t i = 0; i < N_SCALES; i++)
+        tried[i] = usual * (0.7F + 0.04F * (float)i);
+    rc->k->fit_grid(cosines, tried, N_SCALES, y, bits, rc->d);
+    for (uint32_t i = 0; i < N_SCALES; i++) { /* no branches: where the best one lies cannot be foretold */
+        const bool better = cosines[i] > best;
+        best = better ? cosines[i] : best;
+        best_inv = better ? tried[i] : best_inv;
     }
     return best_inv;
 }
@@ -91,31 +82,31 @@ static float search_scale(const vq_rowcode *rc, uint8_t *codes, const float *y, 
 uint16_t vq_rowcode_encode_rotated(const vq_rowcode *rc, uint8_t *codes, const float *y)
 {
     const vq_levels *levels = rc->levels;
-    memset(codes, 0, padded(rc));
-    if (rc->k->largest(y, rc->d) < TINY_VALUE)
-        return 0;
-
+    const uint32_t n_bounds = (1u << levels->bits) - 1;
     const float squares = rc->k->sum_squares(y, rc->d);
-    float inv = 1 / sqrtf(squares / (float)rc->d), level_squares;
-    if (rc->search)
-        inv = search_scale(rc, codes, y, inv);
-    rc->k->count(codes, y, inv, levels->bounds, (1u << levels->bits) - 1, rc->d);
-
-    float norm;
-    if (rc->fit == VQ_FIT_SKETCH) {
-        norm = sqrtf(squares) * sqrtf(1.57079633F / (float)rc->d) / levels->step;
-    } else {
-        const float dot = along(rc, codes, y, &level_squares);
-        norm = rc->fit == VQ_FIT_UNBIASED ? squares / dot : dot / level_squares;
+    memset(codes + rc->d, 0, padded(rc) - rc->d);
+    /* With twice as much in all, one value at least is large enough. */
+    if (!(squares > 2 * (float)rc->d * TINY_VALUE * TINY_VALUE) && rc->k->largest(y, rc->d) < TINY_VALUE) {
+        memset(codes, 0, rc->d);
+        return 0;
     }
-    return vq_f16_from_f32_clamped(norm);
+    float inv = 1 / sqrtf(squares / (float)rc->d);
+    if (rc->search)
+        inv = search_scale(rc, y, inv);
+    if (rc->fit == VQ_FIT_SKETCH) {
+        rc->k->count(codes, y, inv, levels->bounds, n_bounds, rc->d);
+        return vq_f16_from_f32_clamped(sqrtf(squares) * sqrtf(1.57079633F / (float)rc->d) / levels->step);
+    }
+    float level_squares;
+    const float sum = rc->k->count_fit(codes, &level_squares, y, inv, levels->bounds, levels->v, n_bounds, rc->d);
+    const float dot = sum * levels->step;
+    level_squares = level_squares * levels->step * levels->step;
+    return vq_f16_from_f32_clamped(rc->fit == VQ_FIT_UNBIASED ? squares / dot : dot / level_squares);
 }
 
 void vq_rowcode_subtract(const vq_rowcode *rc, const uint8_t *codes, uint16_t norm, float *y)
 {
-    const float scale = vq_f32_from_f16(norm) * rc->levels->step;
-    for (uint32_t i = 0; i < rc->d; i++)
-        y[i] -= (float)rc->levels->v[codes[i]] * scale;
+    rc->k->subtract(y, codes, rc->levels->v, vq_f32_from_f16(norm) * rc->levels->step, rc->d);
 }
 
 void vq_rowcode_pack(const vq_rowcode *rc, uint8_t *packed, const uint8_t *codes)

@@ -53,6 +53,24 @@ static void draw_bytes(uint8_t *x, size_t n, uint32_t most)
             fail_msg("%s of tier %s differs from the definition, n = %u", what, tier_name, (unsigned)(n));             \
     } while (0)
 
+/* Any number of spacings, values on bounds of the grid and beside them. */
+static void check_grid(float *x, uint32_t n, uint32_t bits)
+{
+    enum { MOST = 17 };
+    float inv[MOST], cosines[MOST + 1], want[MOST];
+    for (uint32_t n_scales = 1; n_scales <= MOST; n_scales += bits) {
+        for (uint32_t s = 0; s < n_scales; s++)
+            inv[s] = 0.5F + 0.125F * (float)s;
+        for (uint32_t i = 0; i < n; i += 7)
+            x[i] = (float)(i % 13) - 6;
+        cosines[n_scales] = 77;
+        tier.fit_grid(cosines, inv, n_scales, x, bits, n);
+        definition.fit_grid(want, inv, n_scales, x, bits, n);
+        SAME("fit_grid", n, cosines, want, n_scales * sizeof *want);
+        assert_true(cosines[n_scales] == 77);
+    }
+}
+
 static void check_vectors(uint32_t n, bool at_end)
 {
     float *x = take(0, n * sizeof *x, at_end), *y = take(1, n * sizeof *y, at_end);
@@ -88,9 +106,19 @@ static void check_vectors(uint32_t n, bool at_end)
         tier.count(bytes, x, inv, levels->bounds, (1u << bit) - 1, n);
         definition.count(want_bytes, x, inv, levels->bounds, (1u << bit) - 1, n);
         SAME("count", n, bytes, want_bytes, n);
-        a = tier.correlate(x, bytes, levels->v, n);
-        b = definition.correlate(x, bytes, levels->v, n);
-        SAME("correlate", n, &a, &b, sizeof a);
+        float squares, want_squares;
+        memset(bytes, 0xff, n);
+        a = tier.count_fit(bytes, &squares, x, inv, levels->bounds, levels->v, (1u << bit) - 1, n);
+        b = definition.count_fit(want_bytes, &want_squares, x, inv, levels->bounds, levels->v, (1u << bit) - 1, n);
+        SAME("count_fit's codes", n, bytes, want_bytes, n);
+        SAME("count_fit", n, &a, &b, sizeof a);
+        SAME("count_fit's squares", n, &squares, &want_squares, sizeof squares);
+        memcpy(want, x, n * sizeof *want);
+        memcpy(y, x, n * sizeof *y);
+        tier.subtract(y, bytes, levels->v, 0.003F, n);
+        definition.subtract(want, bytes, levels->v, 0.003F, n);
+        SAME("subtract", n, y, want, n * sizeof *y);
+        check_grid(x, n, bit);
     }
 
     draw(x, n);

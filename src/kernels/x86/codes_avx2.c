@@ -112,15 +112,34 @@ static inline void store_bytes(uint8_t *x, __m256i v, uint32_t n)
         memcpy(x, &eight, n);
 }
 
-static float correlate(const float *x, const uint8_t *codes, const int32_t *v, uint32_t n)
+/* Two spacings at a time. */
+static void fit_grid(float *cosines, const float *inv, uint32_t n_scales, const float *x, uint32_t bits, uint32_t n)
 {
-    __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    for (uint32_t i = 0; i < n; i += 8) {
-        const __m256i code = _mm256_cvtepu8_epi32(load_bytes(codes + i, n - i));
-        const __m256 level = _mm256_cvtepi32_ps(_mm256_i32gather_epi32(v, code, 4));
-        sum[i / 8 % 2] = _mm256_add_ps(sum[i / 8 % 2], _mm256_mul_ps(load_some(x + i, n - i), level));
+    const __m256 most = _mm256_set1_ps((float)(1u << (bits - 1))), one = _mm256_set1_ps(1);
+    const __m256 least = _mm256_sub_ps(one, most);
+    for (uint32_t s = 0; s < n_scales; s += 2) {
+        const uint32_t now = n_scales - s < 2 ? 1 : 2;
+        const __m256 by[2] = {_mm256_set1_ps(inv[s]), _mm256_set1_ps(inv[s + now - 1])};
+        __m256 dot[2][2], square[2][2];
+        for (uint32_t j = 0; j < 4; j++)
+            dot[j / 2][j % 2] = square[j / 2][j % 2] = _mm256_setzero_ps();
+        for (uint32_t i = 0; i < n; i += 16)
+            for (uint32_t h = 0; h < 2 && i + 8 * h < n; h++) {
+                const uint32_t left = n - i - 8 * h;
+                const __m256 u = load_some(x + i + (size_t)8 * h, left);
+                for (uint32_t j = 0; j < 2; j++) {
+                    const __m256 up = _mm256_ceil_ps(_mm256_mul_ps(u, by[j]));
+                    const __m256 within = _mm256_min_ps(_mm256_max_ps(up, least), most);
+                    const __m256 v = _mm256_sub_ps(_mm256_add_ps(within, within), one);
+                    const __m256 own = _mm256_mul_ps(v, v);
+                    dot[j][h] = _mm256_add_ps(dot[j][h], _mm256_mul_ps(u, v));
+                    square[j][h] = _mm256_add_ps(
+                        square[j][h], left >= 8 ? own : _mm256_and_ps(own, _mm256_castsi256_ps(tail_mask(left))));
+                }
+            }
+        for (uint32_t j = 0; j < now; j++)
+            cosines[s + j] = sum_parts(dot[j][0], dot[j][1]) / sqrtf(sum_parts(square[j][0], square[j][1]));
     }
-    return sum_parts(sum[0], sum[1]);
 }
 
 static inline float largest_of(__m256 v)
@@ -140,25 +159,55 @@ static float largest(const float *x, uint32_t n)
 }
 
 /* Up to 15 bounds are compared one by one, more by a binary search in every lane. */
+static inline __m256i cell(__m256 u, const float *bounds, uint32_t n_bounds)
+{
+    __m256i at = _mm256_setzero_si256();
+    if (n_bounds < 16) {
+        for (uint32_t b = 0; b < n_bounds; b++)
+            at = _mm256_sub_epi32(at,
+                                  _mm256_castps_si256(_mm256_cmp_ps(u, _mm256_broadcast_ss(bounds + b), _CMP_GT_OQ)));
+        return at;
+    }
+    for (uint32_t step = (n_bounds + 1) / 2; step > 0; step /= 2) {
+        const __m256i middle = _mm256_add_epi32(at, _mm256_set1_epi32((int32_t)step - 1));
+        const __m256 above = _mm256_cmp_ps(u, _mm256_i32gather_ps(bounds, middle, 4), _CMP_GT_OQ);
+        at = _mm256_add_epi32(at, _mm256_and_si256(_mm256_castps_si256(above), _mm256_set1_epi32((int32_t)step)));
+    }
+    return at;
+}
+
 static void count(uint8_t *codes, const float *x, float inv, const float *bounds, uint32_t n_bounds, uint32_t n)
 {
     const __m256 scale = _mm256_set1_ps(inv);
+    for (uint32_t i = 0; i < n; i += 8)
+        store_bytes(codes + i, cell(_mm256_mul_ps(load_some(x + i, n - i), scale), bounds, n_bounds), n - i);
+}
+
+static float count_fit(uint8_t *codes, float *squares, const float *x, float inv, const float *bounds, const int32_t *v,
+                       uint32_t n_bounds, uint32_t n)
+{
+    const __m256 scale = _mm256_set1_ps(inv);
+    __m256 dot[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()}, square[2] = {dot[0], dot[1]};
     for (uint32_t i = 0; i < n; i += 8) {
-        const __m256 u = _mm256_mul_ps(load_some(x + i, n - i), scale);
-        __m256i at = _mm256_setzero_si256();
-        if (n_bounds < 16) {
-            for (uint32_t b = 0; b < n_bounds; b++)
-                at = _mm256_sub_epi32(
-                    at, _mm256_castps_si256(_mm256_cmp_ps(u, _mm256_broadcast_ss(bounds + b), _CMP_GT_OQ)));
-        } else {
-            for (uint32_t step = (n_bounds + 1) / 2; step > 0; step /= 2) {
-                const __m256i middle = _mm256_add_epi32(at, _mm256_set1_epi32((int32_t)step - 1));
-                const __m256 above = _mm256_cmp_ps(u, _mm256_i32gather_ps(bounds, middle, 4), _CMP_GT_OQ);
-                at = _mm256_add_epi32(at,
-                                      _mm256_and_si256(_mm256_castps_si256(above), _mm256_set1_epi32((int32_t)step)));
-            }
-        }
+        const __m256 own = load_some(x + i, n - i);
+        const __m256i at = cell(_mm256_mul_ps(own, scale), bounds, n_bounds);
         store_bytes(codes + i, at, n - i);
+        __m256 l = _mm256_cvtepi32_ps(_mm256_i32gather_epi32(v, at, 4));
+        if (n - i < 8)
+            l = _mm256_and_ps(l, _mm256_castsi256_ps(tail_mask(n - i)));
+        dot[i / 8 % 2] = _mm256_add_ps(dot[i / 8 % 2], _mm256_mul_ps(own, l));
+        square[i / 8 % 2] = _mm256_add_ps(square[i / 8 % 2], _mm256_mul_ps(l, l));
+    }
+    *squares = sum_parts(square[0], square[1]);
+    return sum_parts(dot[0], dot[1]);
+}
+
+static void subtract(float *x, const uint8_t *codes, const int32_t *v, float scale, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256i at = _mm256_cvtepu8_epi32(load_bytes(codes + i, n - i));
+        const __m256 level = _mm256_cvtepi32_ps(_mm256_i32gather_epi32(v, at, 4));
+        store_some(x + i, _mm256_sub_ps(load_some(x + i, n - i), _mm256_mul_ps(level, _mm256_set1_ps(scale))), n - i);
     }
 }
 
@@ -398,7 +447,9 @@ void vq_codes_kernels_init_avx2(vq_codes_kernels *k)
     k->sum_squares = sum_squares;
     k->largest = largest;
     k->count = count;
-    k->correlate = correlate;
+    k->count_fit = count_fit;
+    k->fit_grid = fit_grid;
+    k->subtract = subtract;
     k->unpack_keys = vq_codes_unpack_keys_avx2;
     k->unpack_values = vq_codes_unpack_values_avx2;
     k->dots_us = vq_codes_dots_us_avx2;

@@ -77,16 +77,53 @@ static float sum_squares(const float *x, uint32_t n)
     return sum_parts(sum);
 }
 
-static float correlate(const float *x, const uint8_t *codes, const int32_t *v, uint32_t n)
+/* Sums of 16 registers, each in the order of sum_parts: register 4 q + r gives lane 4 r + q. */
+static inline __m512 sums_of(const __m512 v[16])
 {
-    __m512 sum = _mm512_setzero_ps();
-    for (uint32_t i = 0; i < n; i += 16) {
-        const __mmask16 m = tail(n - i);
-        const __m512i code = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(m, codes + i));
-        const __m512 level = _mm512_cvtepi32_ps(_mm512_i32gather_epi32(code, v, 4));
-        sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), level));
+    __m512 halves[8], quarters[4], pairs[2];
+    for (uint32_t i = 0; i < 8; i++)
+        halves[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
+                                  _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
+    for (uint32_t i = 0; i < 4; i++)
+        quarters[i] = _mm512_add_ps(_mm512_shuffle_f32x4(halves[2 * i], halves[2 * i + 1], 0x88),
+                                    _mm512_shuffle_f32x4(halves[2 * i], halves[2 * i + 1], 0xdd));
+    for (uint32_t i = 0; i < 2; i++) {
+        const __m512d a = _mm512_castps_pd(quarters[2 * i]), b = _mm512_castps_pd(quarters[2 * i + 1]);
+        pairs[i] =
+            _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
     }
-    return sum_parts(sum);
+    return _mm512_add_ps(_mm512_shuffle_ps(pairs[0], pairs[1], 0x88), _mm512_shuffle_ps(pairs[0], pairs[1], 0xdd));
+}
+
+/* Eight spacings at a time: sixteen sums in registers. */
+static void fit_grid(float *cosines, const float *inv, uint32_t n_scales, const float *x, uint32_t bits, uint32_t n)
+{
+    const __m512 most = _mm512_set1_ps((float)(1u << (bits - 1))), one = _mm512_set1_ps(1);
+    const __m512 least = _mm512_sub_ps(one, most);
+    for (uint32_t s = 0; s < n_scales; s += 8) {
+        const uint32_t now = n_scales - s < 8 ? n_scales - s : 8;
+        float by[8] = {0};
+        __m512 sum[16];
+        memcpy(by, inv + s, now * sizeof *by);
+        for (uint32_t j = 0; j < 16; j++)
+            sum[j] = _mm512_setzero_ps();
+        for (uint32_t i = 0; i < n; i += 16) {
+            const __mmask16 m = tail(n - i);
+            const __m512 u = _mm512_maskz_loadu_ps(m, x + i);
+            for (uint32_t j = 0; j < 8; j++) {
+                /* scale j in register 4 (j % 4) + j / 4, so that its sum lands in lane j; its squares 2 further */
+                const uint32_t at = 4 * (j % 4) + j / 4;
+                const __m512 up = _mm512_roundscale_ps(_mm512_mul_ps(u, _mm512_set1_ps(by[j])),
+                                                       _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+                const __m512 within = _mm512_min_ps(_mm512_max_ps(up, least), most);
+                const __m512 v = _mm512_sub_ps(_mm512_add_ps(within, within), one);
+                sum[at] = _mm512_add_ps(sum[at], _mm512_mul_ps(u, v));
+                sum[at + 2] = _mm512_mask_add_ps(sum[at + 2], m, sum[at + 2], _mm512_mul_ps(v, v));
+            }
+        }
+        const __m512 dots = sums_of(sum), squares = _mm512_shuffle_f32x4(dots, dots, 0x4e);
+        _mm512_mask_storeu_ps(cosines + s, tail(now), _mm512_div_ps(dots, _mm512_sqrt_ps(squares)));
+    }
 }
 
 static float largest(const float *x, uint32_t n)
@@ -98,22 +135,56 @@ static float largest(const float *x, uint32_t n)
 }
 
 /* A binary search in every lane; up to 15 bounds stay in a register. */
+static inline __m512i cell(__m512 u, const float *bounds, __m512 table, uint32_t n_bounds)
+{
+    __m512i at = _mm512_setzero_si512();
+    for (uint32_t step = (n_bounds + 1) / 2; step > 0; step /= 2) {
+        const __m512i middle = _mm512_add_epi32(at, _mm512_set1_epi32((int32_t)step - 1));
+        const __m512 bound =
+            n_bounds < 16 ? _mm512_permutexvar_ps(middle, table) : _mm512_i32gather_ps(middle, bounds, 4);
+        at = _mm512_mask_add_epi32(at, _mm512_cmp_ps_mask(u, bound, _CMP_GT_OQ), at, _mm512_set1_epi32((int32_t)step));
+    }
+    return at;
+}
+
 static void count(uint8_t *codes, const float *x, float inv, const float *bounds, uint32_t n_bounds, uint32_t n)
 {
-    const __m512 scale = _mm512_set1_ps(inv);
-    const __m512 table = _mm512_maskz_loadu_ps(tail(n_bounds), bounds);
+    const __m512 scale = _mm512_set1_ps(inv), table = _mm512_maskz_loadu_ps(tail(n_bounds), bounds);
     for (uint32_t i = 0; i < n; i += 16) {
         const __mmask16 m = tail(n - i);
         const __m512 u = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), scale);
-        __m512i at = _mm512_setzero_si512();
-        for (uint32_t step = (n_bounds + 1) / 2; step > 0; step /= 2) {
-            const __m512i middle = _mm512_add_epi32(at, _mm512_set1_epi32((int32_t)step - 1));
-            const __m512 bound =
-                n_bounds < 16 ? _mm512_permutexvar_ps(middle, table) : _mm512_i32gather_ps(middle, bounds, 4);
-            at = _mm512_mask_add_epi32(at, _mm512_cmp_ps_mask(u, bound, _CMP_GT_OQ), at,
-                                       _mm512_set1_epi32((int32_t)step));
-        }
+        _mm512_mask_cvtepi32_storeu_epi8(codes + i, m, cell(u, bounds, table, n_bounds));
+    }
+}
+
+static float count_fit(uint8_t *codes, float *squares, const float *x, float inv, const float *bounds, const int32_t *v,
+                       uint32_t n_bounds, uint32_t n)
+{
+    const __m512 scale = _mm512_set1_ps(inv), table = _mm512_maskz_loadu_ps(tail(n_bounds), bounds);
+    const __m512i levels = _mm512_maskz_loadu_epi32(tail(n_bounds + 1), v);
+    __m512 dot = _mm512_setzero_ps(), square = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail(n - i);
+        const __m512 own = _mm512_maskz_loadu_ps(m, x + i);
+        const __m512i at = cell(_mm512_mul_ps(own, scale), bounds, table, n_bounds);
         _mm512_mask_cvtepi32_storeu_epi8(codes + i, m, at);
+        const __m512i level = n_bounds < 16 ? _mm512_permutexvar_epi32(at, levels) : _mm512_i32gather_epi32(at, v, 4);
+        const __m512 l = _mm512_maskz_cvtepi32_ps(m, level);
+        dot = _mm512_add_ps(dot, _mm512_mul_ps(own, l));
+        square = _mm512_add_ps(square, _mm512_mul_ps(l, l));
+    }
+    *squares = sum_parts(square);
+    return sum_parts(dot);
+}
+
+static void subtract(float *x, const uint8_t *codes, const int32_t *v, float scale, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail(n - i);
+        const __m512i at = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(m, codes + i));
+        const __m512 level = _mm512_cvtepi32_ps(_mm512_mask_i32gather_epi32(_mm512_setzero_si512(), m, at, v, 4));
+        const __m512 own = _mm512_maskz_loadu_ps(m, x + i);
+        _mm512_mask_storeu_ps(x + i, m, _mm512_sub_ps(own, _mm512_mul_ps(level, _mm512_set1_ps(scale))));
     }
 }
 
@@ -414,7 +485,9 @@ void vq_codes_kernels_init_avx512(vq_codes_kernels *k)
     k->sum_squares = sum_squares;
     k->largest = largest;
     k->count = count;
-    k->correlate = correlate;
+    k->count_fit = count_fit;
+    k->fit_grid = fit_grid;
+    k->subtract = subtract;
     k->unpack_keys = vq_codes_unpack_keys_avx512;
     k->unpack_values = vq_codes_unpack_values_avx512;
     k->dots_us = vq_codes_dots_us_avx512;
