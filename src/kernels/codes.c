@@ -173,6 +173,14 @@ static int32_t dot_us_c(const uint8_t *u, const int8_t *q, uint32_t n)
     return sum;
 }
 
+static int32_t dot_wide_c(const uint8_t *u, const int8_t *high, const int8_t *low, uint32_t n)
+{
+    int32_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += u[i] * (128 * high[i] + low[i]);
+    return sum;
+}
+
 static void scores_c(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, float base,
                      uint32_t n)
 {
@@ -317,6 +325,7 @@ void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
         .scale_nibbles = scale_nibbles_c,
         .times_byte_floats = times_byte_floats_c,
         .dot_us = dot_us_c,
+        .dot_wide = dot_wide_c,
         .scores = scores_c,
         .join_wide = join_wide_c,
         .add_scaled = add_scaled_c,

@@ -117,6 +117,8 @@ typedef struct vq_codes_kernels {
     void (*times_byte_floats)(float *x, const uint8_t *by, uint32_t n);
     /* sum of u[i] * q[i] over n values, a multiple of 8; |q| <= 127 where u <= 127 */
     int32_t (*dot_us)(const uint8_t *u, const int8_t *q, uint32_t n);
+    /* sum of u[i] * (128 high[i] + low[i]), n a multiple of 8; |high|, |low| <= 64, u <= 127 */
+    int32_t (*dot_wide)(const uint8_t *u, const int8_t *high, const int8_t *low, uint32_t n);
 
     /* out[i] = (float)(2 dots[i] - centre) * scale * norms[i] + base */
     void (*scores)(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, float base,

@@ -175,6 +175,32 @@ static void unpack_values_c(int8_t *tile, const uint8_t *packed, const uint8_t *
     }
 }
 
+static void dots_keys_c(int32_t *out, const uint8_t *tile, uint32_t n_groups, uint32_t n_granules, const int8_t *b,
+                        size_t low, size_t stride, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++, out += 64, b += stride)
+        for (uint32_t r = 0; r < 32 * n_granules; r++) {
+            out[r] = 0;
+            for (uint32_t j = 0; j < 8 * n_groups; j++)
+                out[r] += tile[((size_t)(j / 4) * 64 + r) * 4 + j % 4] * (128 * b[j] + b[low + j]);
+        }
+}
+
+static void dots_values_c(int32_t *out, size_t out_stride, const uint8_t *packed, const uint8_t *bits,
+                          uint32_t n_groups, uint32_t n_granules, const vq_trellis_table *tables, const uint8_t *b,
+                          size_t b_stride, uint32_t n, ptrdiff_t ahead)
+{
+    int8_t tile[VQ_TRELLIS_MAX_TILE];
+    const size_t n_lanes = (8 * n_groups + 15) / 16 * 16;
+    unpack_values_c(tile, packed, bits, n_groups, n_granules, tables, ahead);
+    for (uint32_t i = 0; i < n; i++, out += out_stride, b += b_stride)
+        for (uint32_t j = 0; j < 8 * n_groups; j++) {
+            out[j] = 0;
+            for (uint32_t r = 0; r < 32 * n_granules; r++)
+                out[j] += tile[(r / 4 * n_lanes + j) * 4 + r % 4] * b[r];
+        }
+}
+
 void vq_trellis_levels(const vq_trellis_kernels *k, float *level, const uint8_t *codes, const uint8_t *bits,
                        uint32_t n_groups)
 {
@@ -286,7 +312,13 @@ void vq_trellis_search(const vq_trellis_kernels *k, uint8_t *codes, const float 
 void vq_trellis_kernels_init(vq_trellis_kernels *k, uint32_t cpu)
 {
     *k = (vq_trellis_kernels){
-        .costs = costs_c, .walk = walk_c, .unpack_keys = unpack_keys_c, .unpack_values = unpack_values_c};
+        .costs = costs_c,
+        .walk = walk_c,
+        .unpack_keys = unpack_keys_c,
+        .unpack_values = unpack_values_c,
+        .dots_keys = dots_keys_c,
+        .dots_values = dots_values_c,
+    };
     for (uint32_t b = 1; b <= VQ_TRELLIS_MAX_BITS; b++)
         vq_trellis_table_make(&k->tables[b - 1], &vq_trellis_gaussian[b - 1], b);
 #if defined(__x86_64__)

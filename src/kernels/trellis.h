@@ -28,6 +28,8 @@ enum {
     VQ_TRELLIS_LEVELS = VQ_TRELLIS_SETS << (VQ_TRELLIS_MAX_BITS - 1), /* most */
     VQ_TRELLIS_TOP_COST = 4095,
     VQ_TRELLIS_MAX_GROUPS = 128, /* of a row that is searched */
+    VQ_TRELLIS_FUSED = 4,
+    VQ_TRELLIS_MAX_TILE = 512 * 64, /* bytes of what dots_values reads as one */
 };
 
 /* A code of b bits for N(0, 1).  Level 16 other + set is step * (2 value + 1), |2 value + 1| <= 127, as in
@@ -68,13 +70,22 @@ typedef struct vq_trellis_kernels {
      * s lost; 0 of equal ones. */
     void (*walk)(uint8_t *back, uint16_t *metric, const uint16_t *cost, const vq_trellis_table *t);
 
-    /* Tiles as in kernels/codes.h, of n_granules (1 or 2) granules of n_groups groups with bits[] each.  Groups with
-     * 0 bits become 64 (keys) or 0 (values), lanes past the groups 0.  What will be read next lies `ahead`
-     * bytes further on; 0: not known. */
+    /* Tiles as in kernels/codes.h, of n_granules (1 or 2) granules of n_groups groups with bits[] each; those of keys
+     * have their rows in an order of the tier's own, for its dots_keys.  Groups with 0 bits become 64 (keys) or 0
+     * (values), lanes past the groups 0.  What will be read next lies `ahead` bytes further on; 0: not known. */
     void (*unpack_keys)(uint8_t *tile, const uint8_t *packed, const uint8_t *bits, uint32_t n_groups,
                         uint32_t n_granules, const vq_trellis_table *tables, ptrdiff_t ahead);
     void (*unpack_values)(int8_t *tile, const uint8_t *packed, const uint8_t *bits, uint32_t n_groups,
                           uint32_t n_granules, const vq_trellis_table *tables, ptrdiff_t ahead);
+    /* out [n][64], 32 n_granules lanes of each: the rows of a tile times 128 b[..] + b[low + ..], exactly; b [8
+     * n_groups] within -64..64, queries `stride` apart. */
+    void (*dots_keys)(int32_t *out, const uint8_t *tile, uint32_t n_groups, uint32_t n_granules, const int8_t *b,
+                      size_t low, size_t stride, uint32_t n);
+    /* For few queries (n <= VQ_TRELLIS_FUSED), without a tile: out [n][8 n_groups] = sums of values times weights
+     * b [32 n_granules]. */
+    void (*dots_values)(int32_t *out, size_t out_stride, const uint8_t *packed, const uint8_t *bits, uint32_t n_groups,
+                        uint32_t n_granules, const vq_trellis_table *tables, const uint8_t *b, size_t b_stride,
+                        uint32_t n, ptrdiff_t ahead);
 } vq_trellis_kernels;
 
 /* Where row r of a granule stands among the 32 bytes of each of its bytes. */

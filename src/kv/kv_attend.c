@@ -203,6 +203,16 @@ static void run_exact(const attend_job *job, const tile *t, uint32_t head, const
     }
 }
 
+/* pos [n_whole]: positions of a page's rows; those past n, which a granule fills up with, repeat the last. */
+static void set_positions(const vq_kv_layer *l, const vq_kv_page *page, uint32_t n, uint32_t n_whole, uint32_t *pos)
+{
+    const uint32_t first = l->first_pos + page->first;
+    for (uint32_t i = 0; i < n_whole && !page->offsets; i++)
+        pos[i] = first + (i < n ? i : n - 1);
+    for (uint32_t i = 0; i < n_whole && page->offsets; i++)
+        pos[i] = first + page->offsets[i < n ? i : n - 1];
+}
+
 /* How many pages further what is read next lies: far enough to come from memory in time, near enough to stay in L1. */
 static uint32_t pages_ahead(const vq_kv_head *h)
 {
@@ -255,8 +265,7 @@ static void find_least(const attend_job *job, const tile *t, uint32_t head, cons
         if (!live || vq_kv_page_end(page) <= t->first_row)
             continue;
         const uint32_t n_whole = vq_kv_whole_granules(n);
-        for (uint32_t i = 0; i < n_whole; i++)
-            pos[i] = l->first_pos + vq_kv_page_row(page, i < n ? i : n - 1);
+        set_positions(l, page, n, n_whole, pos);
         const vq_rows rows = {.pos = pos, .live = live, .n = n_whole};
         vq_side_score(&h->k, page->bytes, &rows, prepared, t->n_queries, s->scores);
         set_page_live(job, t, page, n, live, s->live);
@@ -302,8 +311,7 @@ static void run_pages(const attend_job *job, const tile *t, uint32_t head, const
             if (!live || vq_kv_page_end(page) <= t->first_row)
                 continue;
             const uint32_t n_whole = vq_kv_whole_granules(n);
-            for (uint32_t i = 0; i < n_whole; i++)
-                pos[n_blocks][i] = l->first_pos + vq_kv_page_row(page, i < n ? i : n - 1);
+            set_positions(l, page, n, n_whole, pos[n_blocks]);
             const vq_kv_page *next = p + far < end_page ? page + far : NULL;
             rows[n_blocks] =
                 (vq_rows){.pos = pos[n_blocks], .live = live, .n = n_whole, .next = next ? next->bytes : NULL};

@@ -6,7 +6,7 @@
 
 #include "quant/wide_query.h"
 
-enum { MAX_TILE = VQ_ROWCODE_MAX_D * VQ_CODES_ROWS, SUMS_AT_ONCE = 4 };
+enum { MAX_TILE = VQ_ROWCODE_MAX_D * VQ_CODES_ROWS, QUERIES_AT_ONCE = 12, SUMS_AT_ONCE = VQ_TRELLIS_FUSED };
 
 float vq_trelliscode_noise(uint32_t bits)
 {
@@ -153,9 +153,17 @@ void vq_trelliscode_score(const vq_trelliscode *m, const uint8_t *page, const ui
                           float *out)
 {
     const ptrdiff_t ahead = next ? (ptrdiff_t)((uintptr_t)next - (uintptr_t)page) : 0;
-    uint8_t tile[MAX_TILE];
+    _Alignas(64) uint8_t tile[MAX_TILE];
+    int32_t dots[QUERIES_AT_ONCE * VQ_CODES_ROWS];
+    const uint8_t *q = queries;
     m->trellis->unpack_keys(tile, page, m->bits, m->n_groups, n_granules, m->trellis->tables, ahead);
-    vq_wide_query_score(m->k, tile, m->width, n_granules, queries, stride, n, gains, bases, out);
+    for (uint32_t now; n > 0; n -= now, q += now * stride, out += (size_t)now * VQ_CODES_ROWS) {
+        now = n < QUERIES_AT_ONCE ? n : QUERIES_AT_ONCE;
+        m->trellis->dots_keys(dots, tile, m->n_groups, n_granules, (const int8_t *)q + VQ_WIDE_QUERY_HEAD,
+                              vq_wide_query_half(m->width), stride, now);
+        vq_wide_query_finish(m->k, dots, n_granules, q, stride, now, gains, bases, out);
+        bases = bases ? bases + (size_t)2 * now : NULL;
+    }
 }
 
 /* ---- values ---- */
@@ -178,9 +186,11 @@ void vq_trelliscode_mix(const vq_trelliscode *m, const uint8_t *page, const uint
 {
     const ptrdiff_t ahead = next ? (ptrdiff_t)((uintptr_t)next - (uintptr_t)page) : 0;
     const uint32_t n_lanes = vq_codes_lanes(m->width);
-    int8_t tile[MAX_TILE];
+    const bool fused = n <= VQ_TRELLIS_FUSED;
+    _Alignas(64) int8_t tile[MAX_TILE];
     int32_t dots[SUMS_AT_ONCE * VQ_ROWCODE_MAX_D];
-    m->trellis->unpack_values(tile, page, m->bits, m->n_groups, n_granules, m->trellis->tables, ahead);
+    if (!fused)
+        m->trellis->unpack_values(tile, page, m->bits, m->n_groups, n_granules, m->trellis->tables, ahead);
     for (uint32_t q = 0; q < n; q += SUMS_AT_ONCE) {
         const uint32_t now = n - q < SUMS_AT_ONCE ? n - q : SUMS_AT_ONCE;
         uint8_t bytes[SUMS_AT_ONCE][VQ_CODES_ROWS];
@@ -188,8 +198,12 @@ void vq_trelliscode_mix(const vq_trelliscode *m, const uint8_t *page, const uint
         float unit[SUMS_AT_ONCE];
         for (uint32_t i = 0; i < now; i++)
             unit[i] = m->k->weigh_narrow(bytes[i], &sums[i], weights + (size_t)(q + i) * VQ_CODES_ROWS, gains);
-        m->k->dots_su(dots, VQ_ROWCODE_MAX_D, tile, (size_t)n_lanes * 4, n_lanes, VQ_CODES_GRANULE / 4 * n_granules,
-                      bytes[0], sizeof bytes[0], now);
+        if (fused)
+            m->trellis->dots_values(dots, VQ_ROWCODE_MAX_D, page, m->bits, m->n_groups, n_granules, m->trellis->tables,
+                                    bytes[0], sizeof bytes[0], now, ahead);
+        else
+            m->k->dots_su(dots, VQ_ROWCODE_MAX_D, tile, (size_t)n_lanes * 4, n_lanes, VQ_CODES_GRANULE / 4 * n_granules,
+                          bytes[0], sizeof bytes[0], now);
         for (uint32_t i = 0; i < now; i++)
             add_sums(m, acc + (q + i) * acc_stride, dots + (size_t)i * VQ_ROWCODE_MAX_D, sums[i], unit[i]);
     }

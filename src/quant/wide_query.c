@@ -20,6 +20,23 @@ void vq_wide_query_prepare(const vq_codes_kernels *k, void *query, const float *
     head->unit = k->quantise_wide((int8_t *)query + sizeof *head, vq_wide_query_half(width), &head->sum, x, width);
 }
 
+void vq_wide_query_finish(const vq_codes_kernels *k, const int32_t *dots, uint32_t n_granules, const void *queries,
+                          size_t stride, uint32_t n, const float *gains, const float *bases, float *out)
+{
+    const uint8_t *q = queries;
+    for (uint32_t i = 0; i < n; i++, dots += VQ_CODES_ROWS, out += VQ_CODES_ROWS, q += stride) {
+        const query_head *head = (const query_head *)(const void *)q;
+        const int32_t centre = VQ_NARROW_TOP * head->sum;
+        if (!bases || n_granules < 2 || bases[2 * i] == bases[2 * i + 1])
+            k->scores(out, dots, centre, head->unit, gains, bases ? bases[2 * i] : 0, VQ_CODES_GRANULE * n_granules);
+        else
+            for (uint32_t g = 0, t = 0; g < 2; g++, t += VQ_CODES_GRANULE)
+                k->scores(out + t, dots + t, centre, head->unit, gains + t, bases[2 * i + g], VQ_CODES_GRANULE);
+        if (n_granules < 2)
+            memset(out + VQ_CODES_GRANULE, 0, VQ_CODES_GRANULE * sizeof *out);
+    }
+}
+
 void vq_wide_query_score(const vq_codes_kernels *k, const uint8_t *tile, uint32_t width, uint32_t n_granules,
                          const void *queries, size_t stride, uint32_t n, const float *gains, const float *bases,
                          float *out)
@@ -36,17 +53,8 @@ void vq_wide_query_score(const vq_codes_kernels *k, const uint8_t *tile, uint32_
         for (uint32_t i = 0; i < now; i++)
             for (size_t j = (size_t)i * VQ_CODES_ROWS; j < (size_t)i * VQ_CODES_ROWS + n_lanes; j++)
                 dots[j] = 128 * dots[j] + more[j];
-        for (uint32_t i = 0; i < now; i++) {
-            const query_head *head = (const query_head *)(const void *)(q + i * stride);
-            float *o = out + (size_t)(at + i) * VQ_CODES_ROWS;
-            for (uint32_t g = 0; g < n_granules; g++) {
-                const uint32_t t = g * VQ_CODES_GRANULE;
-                k->scores(o + t, dots + (size_t)i * VQ_CODES_ROWS + t, VQ_NARROW_TOP * head->sum, head->unit, gains + t,
-                          bases ? bases[2 * (at + i) + g] : 0, VQ_CODES_GRANULE);
-            }
-            if (n_lanes < VQ_CODES_ROWS)
-                memset(o + n_lanes, 0, (VQ_CODES_ROWS - n_lanes) * sizeof *o);
-        }
+        vq_wide_query_finish(k, dots, n_granules, q, stride, now, gains, bases ? bases + (size_t)2 * at : NULL,
+                             out + (size_t)at * VQ_CODES_ROWS);
     }
 }
 
@@ -54,6 +62,6 @@ float vq_wide_query_dot(const vq_codes_kernels *k, const void *query, const uint
 {
     const query_head *head = query;
     const int8_t *b = (const int8_t *)query + sizeof *head;
-    const int32_t dot = 128 * k->dot_us(u, b, width) + k->dot_us(u, b + vq_wide_query_half(width), width);
+    const int32_t dot = k->dot_wide(u, b, b + vq_wide_query_half(width), width);
     return (float)(2 * dot - VQ_NARROW_TOP * head->sum) * head->unit;
 }

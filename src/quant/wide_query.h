@@ -21,6 +21,9 @@ void vq_wide_query_prepare(const vq_codes_kernels *k, void *query, const float *
 void vq_wide_query_score(const vq_codes_kernels *k, const uint8_t *tile, uint32_t width, uint32_t n_granules,
                          const void *queries, size_t stride, uint32_t n, const float *gains, const float *bases,
                          float *out);
+/* The same from dots [n][64], the products of the rows with 128 high + low. */
+void vq_wide_query_finish(const vq_codes_kernels *k, const int32_t *dots, uint32_t n_granules, const void *queries,
+                          size_t stride, uint32_t n, const float *gains, const float *bases, float *out);
 /* Its product with one row of values 2 u - 127, u [width], at most 127 each. */
 float vq_wide_query_dot(const vq_codes_kernels *k, const void *query, const uint8_t *u, uint32_t width);
 

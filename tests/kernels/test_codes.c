@@ -199,6 +199,12 @@ static void check_vectors(uint32_t n, bool at_end)
         definition.nibbles(want_bytes, (const uint8_t *)q, table, n);
         SAME("nibbles", n, two, want_bytes, 2 * n);
         assert_int_equal(tier.dot_us(bytes, q, n), definition.dot_us(bytes, q, n));
+        int8_t *high = take(5, n, at_end);
+        for (uint32_t i = 0; i < n; i++) {
+            high[i] = (int8_t)(i % 129 - 64);
+            q[i] = (int8_t)(q[i] / 2);
+        }
+        assert_int_equal(tier.dot_wide(bytes, high, q, n), definition.dot_wide(bytes, high, q, n));
     }
     memcpy(want, x, n * sizeof *want);
     tier.add_scaled(x, dots, -777, 0.037F, n);

@@ -15,7 +15,7 @@
 #include "base/rng.h"
 #include "kernels/trellis.h"
 
-enum { MOST_GROUPS = 64, N_GUARDS = 4, GUARD_BYTES = 1 << 16 };
+enum { MOST_GROUPS = 64, N_GUARDS = 5, GUARD_BYTES = 1 << 16 };
 
 static const uint32_t tier_sets[] = {VQ_CPU_AVX2, VQ_CPU_AVX2 | VQ_CPU_AVX512};
 static const char *const tier_names[] = {"avx2", "avx512"};
@@ -90,12 +90,35 @@ static void check_tiles(uint32_t n_groups, uint32_t n_granules, uint32_t pattern
     draw_bytes(packed, packed_bytes);
     const ptrdiff_t ahead = vq_rng_next(&rng) % 2 ? 4096 : 0;
 
+    /* Tiles of keys lie as their tier likes: its products say what is in them. */
+    const uint32_t n_queries = 1 + (uint32_t)(vq_rng_next(&rng) % 8), width = 8 * n_groups;
+    static int32_t want_dots[8 * 512];
     uint8_t *tile = take(2, (size_t)512 * n_groups, at_end);
-    memset(tile, 99, (size_t)512 * n_groups);
-    memset(want, 99, sizeof want);
+    int8_t *b = take(3, (size_t)2 * n_queries * width, at_end);
+    int32_t *dots = take(4, (size_t)64 * n_queries * sizeof *dots, at_end);
     tier.unpack_keys(tile, packed, bits, n_groups, n_granules, tier.tables, ahead);
     definition.unpack_keys(want, packed, bits, n_groups, n_granules, definition.tables, 0);
-    SAME("unpack_keys", n_groups, tile, want, (size_t)512 * n_groups);
+    for (uint32_t time = 0; time < 4; time++) { /* single coordinates, the largest, any */
+        for (uint32_t i = 0; i < 2 * n_queries * width; i++) {
+            const int any = (int)(vq_rng_next(&rng) % 129) - 64;
+            b[i] = (int8_t)(time == 0 ? i % width == i / width * 3 % width : time == 1 ? -64 : time == 2 ? 64 : any);
+        }
+        tier.dots_keys(dots, tile, n_groups, n_granules, b, width, (size_t)2 * width, n_queries);
+        definition.dots_keys(want_dots, want, n_groups, n_granules, b, width, (size_t)2 * width, n_queries);
+        for (uint32_t i = 0; i < n_queries; i++)
+            SAME("dots_keys", n_groups, dots + (size_t)64 * i, want_dots + (size_t)64 * i,
+                 32 * n_granules * sizeof *dots);
+    }
+
+    const uint32_t n_fused = 1 + n_queries % VQ_TRELLIS_FUSED;
+    uint8_t *weights = take(3, (size_t)32 * n_granules * n_fused, at_end);
+    draw_bytes(weights, (size_t)32 * n_granules * n_fused);
+    dots = take(4, width * n_fused * sizeof *dots, at_end);
+    tier.dots_values(dots, width, packed, bits, n_groups, n_granules, tier.tables, weights, (size_t)32 * n_granules,
+                     n_fused, ahead);
+    definition.dots_values(want_dots, width, packed, bits, n_groups, n_granules, definition.tables, weights,
+                           (size_t)32 * n_granules, n_fused, 0);
+    SAME("dots_values", n_groups, dots, want_dots, width * n_fused * sizeof *dots);
 
     const size_t tile_bytes = (size_t)32 * n_granules * ((8 * n_groups + 15) / 16 * 16);
     int8_t *values = take(3, tile_bytes, at_end);

@@ -302,6 +302,11 @@ static int32_t dot_us(const uint8_t *u, const int8_t *q, uint32_t n)
     return total;
 }
 
+static int32_t dot_wide(const uint8_t *u, const int8_t *high, const int8_t *low, uint32_t n)
+{
+    return 128 * dot_us(u, high, n) + dot_us(u, low, n);
+}
+
 static void scores(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, float base,
                    uint32_t n)
 {
@@ -462,6 +467,7 @@ void vq_codes_kernels_init_avx2(vq_codes_kernels *k)
     k->scale_nibbles = scale_nibbles;
     k->times_byte_floats = times_byte_floats;
     k->dot_us = dot_us;
+    k->dot_wide = dot_wide;
     k->scores = scores;
     k->add_scaled = add_scaled;
     k->weigh_narrow = weigh_narrow;

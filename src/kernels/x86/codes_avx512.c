@@ -293,6 +293,24 @@ static int32_t dot_us(const uint8_t *u, const int8_t *q, uint32_t n)
     return _mm512_reduce_add_epi32(sum);
 }
 
+static int32_t dot_wide(const uint8_t *u, const int8_t *high, const int8_t *low, uint32_t n)
+{
+    __m512i first = _mm512_setzero_si512(), second = first;
+    uint32_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        const __m512i x = _mm512_loadu_si512(u + i);
+        first = _mm512_dpbusd_epi32(first, x, _mm512_loadu_si512(high + i));
+        second = _mm512_dpbusd_epi32(second, x, _mm512_loadu_si512(low + i));
+    }
+    if (i < n) {
+        const __mmask64 m = ((__mmask64)1 << (n - i)) - 1;
+        const __m512i x = _mm512_maskz_loadu_epi8(m, u + i);
+        first = _mm512_dpbusd_epi32(first, x, _mm512_maskz_loadu_epi8(m, high + i));
+        second = _mm512_dpbusd_epi32(second, x, _mm512_maskz_loadu_epi8(m, low + i));
+    }
+    return _mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_slli_epi32(first, 7), second));
+}
+
 static void scores(float *out, const int32_t *dots, int32_t centre, float scale, const float *norms, float base,
                    uint32_t n)
 {
@@ -500,6 +518,7 @@ void vq_codes_kernels_init_avx512(vq_codes_kernels *k)
     k->scale_nibbles = scale_nibbles;
     k->times_byte_floats = times_byte_floats;
     k->dot_us = dot_us;
+    k->dot_wide = dot_wide;
     k->scores = scores;
     k->join_wide = join_wide;
     k->add_scaled = add_scaled;

@@ -239,10 +239,98 @@ static void unpack_values(int8_t *tile, const uint8_t *packed, const uint8_t *bi
     }
 }
 
+/* ---- products ---- */
+
+/* 32 rows times n queries: eight sums and their operands fill the sixteen registers. */
+INLINE void keys_block(int32_t *out, const uint8_t *tile, uint32_t n_quads, const int8_t *b, size_t low, size_t stride,
+                       int n)
+{
+    const __m256i ones = _mm256_set1_epi16(1), high = _mm256_set1_epi16(128);
+    __m256i sum[2][4];
+    for (int i = 0; i < n; i++)
+        for (int v = 0; v < 4; v++)
+            sum[i][v] = _mm256_setzero_si256();
+    for (uint32_t q = 0; q < n_quads; q++, tile += 256, b += 4)
+        for (int i = 0; i < n; i++) {
+            int32_t four[2];
+            memcpy(&four[0], b + (size_t)i * stride, sizeof four[0]);
+            memcpy(&four[1], b + (size_t)i * stride + low, sizeof four[1]);
+            const __m256i c = _mm256_set1_epi32(four[0]), d = _mm256_set1_epi32(four[1]);
+            for (int v = 0; v < 4; v++) {
+                const __m256i t = load(tile + 32 * v);
+                const __m256i x = _mm256_madd_epi16(_mm256_maddubs_epi16(t, c), high);
+                const __m256i y = _mm256_madd_epi16(_mm256_maddubs_epi16(t, d), ones);
+                sum[i][v] = _mm256_add_epi32(sum[i][v], _mm256_add_epi32(x, y));
+            }
+        }
+    for (int i = 0; i < n; i++)
+        for (int v = 0; v < 4; v++)
+            store(out + 64 * i + 8 * v, sum[i][v]);
+}
+
+static void dots_keys(int32_t *out, const uint8_t *tile, uint32_t n_groups, uint32_t n_granules, const int8_t *b,
+                      size_t low, size_t stride, uint32_t n)
+{
+    for (; n >= 2; n -= 2, out += 2 * 64, b += 2 * stride)
+        for (uint32_t g = 0; g < n_granules; g++)
+            keys_block(out + 32 * g, tile + (size_t)128 * g, 2 * n_groups, b, low, stride, 2);
+    for (uint32_t g = 0; n && g < n_granules; g++)
+        keys_block(out + 32 * g, tile + (size_t)128 * g, 2 * n_groups, b, low, stride, 1);
+}
+
+/* 32 dimensions, or 8, times n queries. */
+INLINE void values_block(int32_t *out, size_t out_stride, const uint8_t *tile, size_t line, uint32_t n_quads,
+                         const uint8_t *b, size_t b_stride, int n, int n_vectors)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i sum[2][4];
+    for (int i = 0; i < n; i++)
+        for (int v = 0; v < n_vectors; v++)
+            sum[i][v] = _mm256_setzero_si256();
+    for (uint32_t q = 0; q < n_quads; q++, tile += line, b += 4)
+        for (int i = 0; i < n; i++) {
+            int32_t four;
+            memcpy(&four, b + (size_t)i * b_stride, sizeof four);
+            const __m256i c = _mm256_set1_epi32(four);
+            for (int v = 0; v < n_vectors; v++)
+                sum[i][v] =
+                    _mm256_add_epi32(sum[i][v], _mm256_madd_epi16(_mm256_maddubs_epi16(c, load(tile + 32 * v)), ones));
+        }
+    for (int i = 0; i < n; i++)
+        for (int v = 0; v < n_vectors; v++)
+            store(out + (size_t)i * out_stride + 8 * v, sum[i][v]);
+}
+
+static void dots_values(int32_t *out, size_t out_stride, const uint8_t *packed, const uint8_t *bits, uint32_t n_groups,
+                        uint32_t n_granules, const vq_trellis_table *tables, const uint8_t *b, size_t b_stride,
+                        uint32_t n, ptrdiff_t ahead)
+{
+    uint8_t tile[VQ_TRELLIS_MAX_TILE];
+    const size_t line = (size_t)4 * ((8 * n_groups + 15) / 16 * 16);
+    const uint32_t n_quads = 8 * n_granules;
+    unpack_values((int8_t *)tile, packed, bits, n_groups, n_granules, tables, ahead);
+    for (uint32_t now; n > 0; n -= now, out += now * out_stride, b += now * b_stride) {
+        uint32_t g = 0;
+        now = n > 1 ? 2 : 1;
+        for (; g + 4 <= n_groups; g += 4)
+            if (now == 2)
+                values_block(out + (size_t)8 * g, out_stride, tile + (size_t)32 * g, line, n_quads, b, b_stride, 2, 4);
+            else
+                values_block(out + (size_t)8 * g, out_stride, tile + (size_t)32 * g, line, n_quads, b, b_stride, 1, 4);
+        for (; g < n_groups; g++)
+            if (now == 2)
+                values_block(out + (size_t)8 * g, out_stride, tile + (size_t)32 * g, line, n_quads, b, b_stride, 2, 1);
+            else
+                values_block(out + (size_t)8 * g, out_stride, tile + (size_t)32 * g, line, n_quads, b, b_stride, 1, 1);
+    }
+}
+
 void vq_trellis_kernels_init_avx2(vq_trellis_kernels *k)
 {
     k->costs = costs;
     k->walk = walk;
     k->unpack_keys = unpack_keys;
     k->unpack_values = unpack_values;
+    k->dots_keys = dots_keys;
+    k->dots_values = dots_values;
 }
