@@ -27,8 +27,8 @@
 enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, GROUP = VQ_CODES_GROUP, ORDER_BYTE = 256 };
 
 /* See docs/methods.md for what these do. */
-static const double FINE_FROM = 2.75;                           /* bits */
-static const double COARSE_KEYS_MORE = 0.25, KEYS_MORE = 0.125; /* bits of keys above the average */
+static const double FINE_FROM = 2.75, EVEN_FROM = 3.5;        /* bits */
+static const double KEYS_MORE = 0.25, EVEN_KEYS_MORE = 0.125; /* bits of keys above the average */
 
 /* Coarse gains, as shares of the granule's largest: 3/16 octaves apart. */
 static const float coarse_gain[16] = {
@@ -41,13 +41,13 @@ static const vq_kv_option_info options[N_OPTIONS] = {
                      .help = "bits of a value, all that rows take counted, on average over keys and values",
                      .value = 3,
                      .min = 1,
-                     .max = 4,
+                     .max = 4.5,
                      .fraction = true},
     [OPTION_VALUES] = {.name = "values",
                        .help = "those of values alone, bits then being those of keys; 0: both from the average",
                        .value = 0,
                        .min = 0,
-                       .max = 4,
+                       .max = 4.5,
                        .fraction = true},
 };
 
@@ -213,14 +213,17 @@ static uint32_t granule_extra(const struct optimal_state *s, bool keys)
 static uint32_t n_bits(const struct optimal_state *s, const vq_codec_env *env)
 {
     const double bits = env->options[OPTION_BITS], own = env->options[OPTION_VALUES];
-    const double width = s->width, more = s->fine ? KEYS_MORE : COARSE_KEYS_MORE;
+    const double width = s->width, more = bits < EVEN_FROM ? KEYS_MORE : EVEN_KEYS_MORE;
     const double extra_keys = granule_extra(s, true) * 8.0 / VQ_GRANULE;
     const double extra_values = granule_extra(s, false) * 8.0 / VQ_GRANULE;
-    const double keys = ((bits + (own > 0 ? 0 : more)) * width - extra_keys) / GROUP;
-    const double both = (2 * bits * width - extra_keys - extra_values) / GROUP;
-    const double values = own > 0 ? (own * width - extra_values) / GROUP : both - rint(keys);
-    const double n = env->keys ? (own > 0 ? floor(keys) : rint(keys)) : floor(values), groups = width / GROUP;
-    return (uint32_t)fmin(fmax(n, groups), VQ_TRELLIS_MAX_BITS * groups);
+    const double groups = width / GROUP, most = VQ_TRELLIS_MAX_BITS * groups;
+    if (own > 0) {
+        const double n = ((env->keys ? bits : own) * width - (env->keys ? extra_keys : extra_values)) / GROUP;
+        return (uint32_t)fmin(fmax(floor(n), groups), most);
+    }
+    const double keys = fmin(fmax(rint(((bits + more) * width - extra_keys) / GROUP), groups), most);
+    const double values = floor((2 * bits * width - extra_keys - extra_values) / GROUP - keys);
+    return (uint32_t)(env->keys ? keys : fmin(fmax(values, groups), most));
 }
 
 /* Bits by reverse water-filling: one after another goes to where it takes most off the error. */
