@@ -16,6 +16,7 @@ struct vq_distortion {
     float *x, *y;    /* [N_ROWS][d] */
     double *metric;  /* [d][d]; keys: H */
     double *scratch; /* [d] */
+    double *product; /* [d] */
     unsigned char *page;
     size_t page_room;
 };
@@ -27,6 +28,7 @@ static vq_distortion *layout(vq_arena *arena, uint32_t d, bool keys)
     at.y = vq_arena_take(arena, (size_t)N_ROWS * d, sizeof *at.y);
     at.metric = vq_arena_take(arena, keys ? (size_t)d * d : 0, sizeof *at.metric);
     at.scratch = vq_arena_take(arena, d, sizeof *at.scratch);
+    at.product = vq_arena_take(arena, keys ? d : 0, sizeof *at.product);
     /* The largest pages are those of f32 rows; codecs of 8 bits with two scales a value come nowhere near. */
     at.page_room = (size_t)VQ_PAGE_ROWS * (4 * (size_t)d + 64);
     at.page = vq_arena_take(arena, at.page_room, 1);
@@ -117,16 +119,18 @@ void vq_distortion_choose(vq_distortion *m, uint32_t layer, uint32_t head)
         take_metric(m, layer, head);
 }
 
-/* e' H e */
-static double product(const vq_distortion *m, const float *e)
+/* e' H e; row by row of H, which is symmetric, so that no sum waits for the one before it */
+static double product(vq_distortion *m, const float *e)
 {
-    double sum = 0;
+    double *sums = m->product, sum = 0;
+    memset(sums, 0, m->d * sizeof *sums);
     for (uint32_t i = 0; i < m->d; i++) {
-        double row = 0;
+        const double *row = m->metric + (size_t)i * m->d, by = e[i];
         for (uint32_t j = 0; j < m->d; j++)
-            row += m->metric[(size_t)i * m->d + j] * e[j];
-        sum += row * e[i];
+            sums[j] += by * row[j];
     }
+    for (uint32_t j = 0; j < m->d; j++)
+        sum += sums[j] * e[j];
     return sum;
 }
 

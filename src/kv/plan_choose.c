@@ -71,8 +71,9 @@ static void list_bits(side_choices *s, const vq_kv_option_info *info, const vq_r
     const double first = rates ? rates[0].bits : info->min, last = rates ? rates[n - 1].bits : info->max;
     const double step = info->fraction ? 0.25 : 1;
     s->n = 0;
-    for (double b = first; b <= last && s->n < MOST_CHOICES; b += step)
+    for (double b = first; b < last && s->n < MOST_CHOICES - 1; b += step)
         s->bits[s->n++] = b;
+    s->bits[s->n++] = last;
 }
 
 static bool takes_calibration(const vq_method *m)

@@ -98,5 +98,26 @@ for pid in pids:
 case("background load is seen and said", not seen["quiet"] and seen["others_cpus"] > results.QUIET_OTHERS and
      "not quiet" in results.load_text(seen), seen)
 
+# ---- what plans are chosen by ----
+rates = load("generate_rates", "tools", "generate-rates")
+
+
+def rated(model, method, kl, bits=3.0):
+    return {"model": model, "method": method, "kl": [kl, kl, kl], "bits_per_value": bits}
+
+
+ONE, TWO = rates.MODELS
+files = {"kv-quality.json": [rated(ONE, "velox:bits=2", 0.04), rated(TWO, "velox:bits=2", 0.01), rated(ONE, "velox:bits=4", 0.0025),
+                             rated(TWO, "velox:bits=4", 0.0025), rated(ONE, "alone:bits=2", 0.01)],
+         "rate-quality.json": [rated(ONE, "optimal:bits=2,calibration=x", 0.16, 2.5), rated(ONE, "optimal:bits=4", 0.01, 4.5),
+                               rated(TWO, "optimal:bits=1", 0.4, 1.25), rated(TWO, "optimal:bits=3", 0.04, 3.25), rated(TWO, "velox:bits=2", 0.0025)]}
+rates.load = lambda name: files.get(name, [])
+got = rates.measured()
+near = lambda key, bits, loss: key in got and abs(got[key][0] - bits) < 1e-9 and abs(got[key][1] / loss - 1) < 1e-9
+case("rates: the geometric mean over models, the later file's row counting", near(("velox", 2), 3.0, 0.01) and near(("velox", 4), 3.0, 0.0025), got)
+case("rates: models that were measured at other bits meet between them", sorted(b for f, b in got if f == "optimal") == [2, 3] and
+     near(("optimal", 2), (2.5 + 2.25) / 2, 0.16 ** 0.5 * (0.4 * 0.04) ** 0.25) and near(("optimal", 3), (3.5 + 3.25) / 2, 0.04), got)
+case("rates: nothing of what one model was not measured with", not any(f == "alone" for f, _ in got), got)
+
 print("%d failed" % failed)
 sys.exit(1 if failed else 0)
