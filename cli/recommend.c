@@ -47,7 +47,7 @@ static const char ending[] = "Examples:\n"
 
 /* Losses up to here are not worth more memory. */
 #define GOOD_LOSS 0.01
-enum { MOST_ROWS = 8, MOST_CTX = 1 << 20 };
+enum { MOST_ROWS = 16, MOST_CTX = 1 << 20 };
 
 typedef struct row {
     const char *method;
@@ -183,8 +183,17 @@ static uint64_t working_room(const vq_model_info *i, uint32_t n_batch)
 
 static void list_rows(job *j)
 {
-    static const char *const methods[] = {"f16",          "velox:bits=8",   "velox:bits=4",  "velox:bits=3",
-                                          "velox:bits=2", "optimal:bits=3", "optimal:bits=2"};
+    static const char *const methods[] = {"f16",
+                                          "velox:bits=8",
+                                          "velox:bits=4",
+                                          "velox:bits=3",
+                                          "velox:bits=2",
+                                          "trellis:bits=4",
+                                          "trellis:bits=3",
+                                          "trellis:bits=2",
+                                          "optimal:bits=4",
+                                          "optimal:bits=3",
+                                          "optimal:bits=2"};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         const uint64_t n = bytes_at(j, j->n_ctx, methods[i]);
         if (n == 0)
@@ -297,6 +306,8 @@ static void print_text(const job *j)
                r->n_bytes <= left_for_cache(j) ? "yes" : "no", cli_loss(r->loss, loss), most);
     }
     printf("\nbytes: all that the cache takes with %u tokens, exact tokens, tables and scratch included\n", j->n_ctx);
+    if (!j->args->model.calibration)
+        printf("note: 'veloxquant calibrate' makes a file for --calibration, with which 'optimal' joins\n");
     if (j->n_ctx > j->n_trained)
         printf("note: the model was trained on %u tokens; beyond that texts get worse\n", j->n_trained);
     if (j->has_best) {

@@ -88,6 +88,30 @@ def planning(folder):
     fails("losses that a plan has not", ["plan", "-m", BASE, "--kv-bits", "3", "--kv-losses", again, "-o", out], 1, "--text")
 
 
+def calibrated(folder):
+    """A method that needs a calibration, chosen for, planned and used."""
+    text, calibration, out = (os.path.join(folder, name) for name in ("book.txt", "toy.vqc", "calibrated.plan"))
+    letters = random.Random(2)
+    with open(text, "w") as f:
+        f.write("".join(letters.choice("abcdefghijklmnopqrstuvwxyz .,") for _ in range(3000)))
+    r = run("calibrate", BASE, "--text", text, "-c", "100", "-o", calibration)
+    case("a calibration of the toy", r.returncode == 0, r.text)
+    r = run("plan", "-m", BASE, "--kv-bits", "5", "--kv", "optimal", "-c", "100", "--calibration", calibration, "-o", out)
+    case("plan for optimal", r.returncode == 0 and "keys optimal at" in r.text and "values optimal at" in r.text, r.text)
+    a, b = (generate("--kv", "plan:" + out, "--calibration", calibration, "-t", t) for t in ("1", "2"))
+    case("generate with it", a.returncode == 0 and a.stdout and a.stdout == b.stdout, (a.text, b.text))
+    fails("not without the calibration", ["generate", "-m", BASE, "-p", "abc", "--kv", "plan:" + out], 2, "veloxquant calibrate")
+    r = fails("bits that optimal cannot meet", ["plan", "-m", BASE, "--kv-bits", "0.6", "--kv", "optimal", "-c", "100", "--calibration", calibration,
+                                                "-o", out], 1, "smallest possible", "keys optimal")
+    r = generate("-c", "100", "--kv", "auto", "--kv-bits", "6", "--calibration", calibration)
+    case("auto with a calibration", r.returncode == 0 and "--calibration FILE adds" not in r.text, r.text)
+    r = run("recommend", BASE, "-c", "100", "--calibration", calibration, "--json")
+    kinds = {x["kv"].partition(":")[0] for x in json.loads(r.stdout)["rows"]}
+    case("recommend with a calibration", kinds == {"f16", "velox", "trellis", "optimal"}, kinds)
+    r = run("recommend", BASE, "-c", "100")
+    case("and without: how to get one", "veloxquant calibrate" in r.text and "optimal:" not in r.text, r.text)
+
+
 def automatic():
     r = run("generate", "-m", BASE, "-p", "abc", "-n", "8", "--temp", "0", "-c", "120", "--kv", "auto", "--kv-memory", "1M")
     case("auto: the plan on standard error, the text on standard output", r.returncode == 0 and b"cache for 120 tokens within 1.00 MiB" in r.stderr and
@@ -138,6 +162,7 @@ def real():
 def main():
     with tempfile.TemporaryDirectory() as folder:
         planning(folder)
+        calibrated(folder)
     automatic()
     recommending()
     if REAL:

@@ -243,7 +243,7 @@ static void check_budget(feed *f, const vq_kv_params *params, const vq_plan_wish
     vq_error err;
     if (vq_plan_choose(&plan, params, w, list, &n, &err) != VQ_OK)
         fail_msg("%s", err.text);
-    assert_true(n > 1 && list[0].fits);
+    assert_true((w->keys ? n == 1 : n > 1) && list[0].fits);
     for (size_t i = 1; i < n; i++)
         assert_true(list[i].fits ? list[i - 1].fits && list[i].loss >= list[i - 1].loss : true);
     if (list[0].loss > *loss * (1 + 1e-9))
@@ -295,6 +295,18 @@ static void budgets_are_held(void **state)
             w.most_bits = bits;
             check_budget(&f, &p, &w, &loss);
         }
+        static const char *const named[] = {"trellis", "optimal"};
+        for (int i = 0; i <= c; i++) /* optimal needs the calibration */
+            for (uint64_t more = 1 << 14; more < (uint64_t)1 << 18; more *= 4) {
+                w = (vq_plan_wish){.most_bytes = 1, .keys = named[i], .values = named[i]};
+                assert_int_equal(vq_plan_choose(&plan, &p, &w, list, &n, &err), VQ_ERR_FULL);
+                w.most_bytes = list[0].n_bytes + more;
+                loss = 1e9;
+                check_budget(&f, &p, &w, &loss);
+            }
+        w = (vq_plan_wish){.most_bits = 2.4, .keys = named[c], .values = named[c]};
+        loss = 1e9;
+        check_budget(&f, &p, &w, &loss);
         /* Heads that matter more get more bits than others whose bits cost as much. */
         double keys[LAYERS * HEADS], values[LAYERS * HEADS];
         for (int i = 0; i < LAYERS * HEADS; i++)
