@@ -223,7 +223,8 @@ static void print_text(const struct job *j)
 {
     const struct args *a = j->args;
     const int width = eval_name_width(j->configs, j->n_configs);
-    printf("%u prompts of %u tokens, %u more of each\n\n", a->n_prompts, a->n_prompt, a->n_new);
+    printf("%u prompt%s of %u tokens, %u more of each\n\n", a->n_prompts, a->n_prompts == 1 ? "" : "s", a->n_prompt,
+           a->n_new);
     printf("%-*s %10s %6s %6s  %-27s", width, "cache", "completed", "ended", "looped", "distinct 1, 2, 3, 4-grams");
     printf("  %s\n", has_reference(j) ? "same as the reference (until)" : "");
     for (size_t i = 0; i < j->n_configs; i++) {

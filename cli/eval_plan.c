@@ -148,7 +148,7 @@ static void add_calibration(all_plan *p, const all_subject *s, const sizes *z)
  * were put there, which takes a fraction of the time of prompts; prompts are measured on their own. */
 static void add_speed(all_plan *p, const all_subject *s, const sizes *z, const cli_texts *kv)
 {
-    const double each = (double)kv->n * (s->args->full ? 6 : 3);
+    const double each = (double)kv->n * (s->args->full ? 9 : 3);
     all_step *decode = add_eval(p, s, each, "speed", ""), *read = add_eval(p, s, each / 2, "speed", "prompt");
     add_words(p, decode, "-p", z->depths, "--fill", "-r", z->rounds, "-n", z->decode, NULL);
     add_words(p, read, "-p", z->prompts_read, "-n", "0", NULL);
@@ -160,11 +160,13 @@ static void add_cache(all_plan *p, const all_subject *s, const sizes *z, const c
 {
     const bool is_full = s->args->full;
     const char *windows = s->is_large ? "1" : z->windows;
-    all_step *step = add_eval(p, s, is_full ? 12 : 3, "perplexity", kv);
+    /* a trellis is searched for every row; figures are of a quiet machine with two cores */
+    const bool searches = strncmp(kv, "trellis", 7) == 0 || strncmp(kv, "optimal", 7) == 0;
+    all_step *step = add_eval(p, s, is_full ? 24 : 3, "perplexity", kv);
     add_words(p, step, "--exact", "-c", z->window, "--skip", z->skip, "--windows", windows, "--kv", kv, NULL);
     add_each(p, step, "-f", &s->texts);
 
-    step = add_eval(p, s, is_full ? 4 : 3, "memory", kv);
+    step = add_eval(p, s, is_full ? (searches ? 25 : 3) : (searches ? 8 : 3), "memory", kv);
     add_words(p, step, "--lengths", z->lengths, "--within", z->within, "--kv", kv, NULL);
 
     step = add_eval(p, s, is_full ? 4 : 1, "distortion", kv);
@@ -198,7 +200,7 @@ static void add_policies(all_plan *p, const all_subject *s)
                      : s->is_large ? 2
                                    : sizeof quick_policies / sizeof quick_policies[0];
     for (size_t i = 0; i < n; i++) {
-        all_step *step = add_eval(p, s, 7, "perplexity", policies[i]);
+        all_step *step = add_eval(p, s, 3, "perplexity", policies[i]);
         add_words(p, step, "-c", "512", "--windows", "1", "-f", s->texts.at[0], NULL);
         for (size_t b = 0; b < sizeof budgets / sizeof budgets[0]; b++) {
             char policy[96];

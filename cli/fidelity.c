@@ -41,7 +41,7 @@ static const char intro[] =
 static const char ending[] =
     "Examples:\n"
     "  veloxquant fidelity --kv turboquant-mse:bits=3 K.npy V.npy Q.npy\n"
-    "  veloxquant fidelity --kv-keys kivi:bits=2 --kv-values turboquant-mse:bits=2 K.npy V.npy --out-keys K2.npy\n"
+    "  veloxquant fidelity --kv-keys kivi:bits=2 --kv-values velox:bits=2 K.npy V.npy --out-keys K2.npy\n"
     "  python3 -c \"import numpy as np; np.save('K.npy', np.random.randn(2, 1024, 128).astype('f4'))\"\n";
 
 enum { KEYS, VALUES, QUERIES, N_ARRAYS };

@@ -51,7 +51,8 @@ static const char ending[] =
     "  veloxquant precompute --head-sizes 64,128,256 --layers 32 --kv-heads 8 -o tables\n"
     "  veloxquant verify tables/qr-d64-seed0.vqa\n"
     "\n"
-    "A file that is cut, altered or of another version is refused by name; one that is not there is not missed.\n"
+    "A file that is cut, altered or of another version is refused by name; one that is not there is not\n"
+    "missed.\n"
     "Ctrl-C ends with status 130 and leaves no part of a file.\n";
 
 static bool on_progress(void *arg, size_t done, size_t all)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -75,8 +76,10 @@ static int read_file(report *r, const char *path)
     report_file *f = &r->files[r->n_files];
     *f = (report_file){.path = path, .name = slash ? slash + 1 : path};
     f->json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (!f->json && access(path, R_OK) != 0)
+        return cli_fail("%s: cannot open: %s", path, strerror(errno));
     if (!f->json)
-        return cli_fail("%s: line %d: %s", path, error.line, error.text);
+        return cli_fail("%s: line %d: not JSON: %s", path, error.line, error.text);
     r->n_files++;
     f->others = busiest(f->json);
     size_t n_rows = 0, n_taken = 0;
