@@ -111,7 +111,8 @@ static void explain(const vq_plan *plan, const vq_plan_candidate *list, size_t n
     cli_print_candidate(stderr, &list[0]);
     cli_print_plan(stderr, plan);
     fprintf(stderr, "  chosen from %zu pairs of methods by losses measured on two models; heads %s%s\n", n,
-            wish->key_losses ? "by what each was measured to lose" : "count alike (--kv-losses FILE: by measurement)",
+            wish->key_losses ? "by what each was measured to lose"
+                             : "count alike ('veloxquant plan --text' measures them for --kv-losses)",
             calibration ? "" : "; --calibration FILE adds calibrated methods");
     if (n > 1 && list[1].fits) {
         fputs("  next best: ", stderr);
