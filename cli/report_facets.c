@@ -12,10 +12,10 @@
 #include "report_draw.h"
 
 enum {
-    PLOT_WIDTH = 660,
+    PLOT_WIDTH = 720,
     PLOT_HEIGHT = 600,
     ACROSS = 2,
-    LEFT = 92, /* pixels around a plot */
+    LEFT = 98, /* pixels around a plot */
     RIGHT = 14,
     TOP = 56,
     BOTTOM = 66,
@@ -37,13 +37,13 @@ typedef struct box {
 
 /* One plot: from values to pixels. */
 typedef struct plot {
-    range x, y; /* y: its logarithms */
+    range x, y; /* logarithms */
     double width, height;
     box *boxes;
     size_t n_boxes, room;
 } plot;
 
-static double px(const plot *p, double x) { return (x - p->x.low) / (p->x.high - p->x.low) * p->width; }
+static double px(const plot *p, double x) { return (log10(x) - p->x.low) / (p->x.high - p->x.low) * p->width; }
 
 static double py(const plot *p, double y) { return (p->y.high - log10(y)) / (p->y.high - p->y.low) * p->height; }
 
@@ -263,7 +263,7 @@ static void draw_plot(const figure *f, size_t facet, plot *p, FILE *to)
     }
     if (f->plan->n_marks) /* a bar with a hook: it is to be below */
         fprintf(to,
-                ", $M%zu using ($1-0.09):2:(0.18):(0) with vectors nohead lc rgb '#666666' lw 2.5 notitle, "
+                ", $M%zu using ($1*0.96):2:($1*0.08):(0) with vectors nohead lc rgb '#666666' lw 2.5 notitle, "
                 "$M%zu using 1:2:(0):($2*-0.13) with vectors head filled size screen 0.004,20 lc rgb '#666666' lw 1.5 "
                 "notitle",
                 facet, facet);
@@ -294,23 +294,25 @@ void draw_facets(const figure *f, size_t width, size_t height, FILE *to)
         const double left = (double)(k % ACROSS) * cell + LEFT, right = (double)(k % ACROSS + 1) * cell - RIGHT;
         const double top = 20 + (double)(k / ACROSS) * PLOT_HEIGHT + TOP,
                      bottom = 20 + (double)(k / ACROSS + 1) * PLOT_HEIGHT - BOTTOM;
-        plot p = {{f->plan->x_least, f->plan->x_most}, y, right - left, bottom - top, NULL, 0, 0};
+        plot p = {{log10(f->plan->x_least), log10(f->plan->x_most)}, y, right - left, bottom - top, NULL, 0, 0};
         fprintf(to,
                 "set lmargin at screen %.5f\nset rmargin at screen %.5f\nset tmargin at screen %.5f\n"
                 "set bmargin at screen %.5f\n",
                 left / (double)width, right / (double)width, 1 - top / (double)height, 1 - bottom / (double)height);
         draw_log_axis('y', (range){pow(10, y.low), pow(10, y.high)}, to);
+        draw_log_axis('x', (range){f->plan->x_least, f->plan->x_most}, to);
         fprintf(to,
-                "set yrange [%.9g:%.9g]\nset xrange [%.9g:%.9g]\nset xtics 0.5\nset grid xtics ytics lt 1 dt 1 lw 1 lc "
+                "set yrange [%.9g:%.9g]\nset xrange [%.9g:%.9g]\nset ylabel offset 1,0\nset grid xtics ytics lt 1 dt 1 "
+                "lw 1 lc "
                 "rgb '#e4e4e4'\n",
-                pow(10, y.low), pow(10, y.high), p.x.low, p.x.high);
+                pow(10, y.low), pow(10, y.high), f->plan->x_least, f->plan->x_most);
         figure at_edges = *f;
         at_edges.points = calloc(f->n_points ? f->n_points : 1, sizeof *f->points);
         if (!at_edges.points)
             break;
         at_edges.n_points = 0;
         for (size_t i = 0; i < f->n_points; i++) {
-            if (f->points[i].x < p.x.low || f->points[i].x > p.x.high)
+            if (f->points[i].x < f->plan->x_least || f->points[i].x > f->plan->x_most)
                 continue;
             fig_point *q = &at_edges.points[at_edges.n_points++];
             *q = f->points[i];

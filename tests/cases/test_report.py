@@ -153,7 +153,7 @@ with tempfile.TemporaryDirectory() as folder:
         return {"model": model, "method": method, "bits_per_value_at": {"1024": bits}, "bits_per_value": bits - 0.1, "kl": [kl, kl / 2, 2 * kl],
                 "ppl_ratio": [ratio, ratio - 0.001, ratio + 0.001]}
     rates = [rated(m, "%s:bits=%d" % (n, b), b + 0.2, f * 4.0 ** -b, 1 + f * 4.0 ** -b) for m in ("one", "two") for b in (2, 3, 4)
-             for n, f in (("optimal", 0.3), ("velox", 0.8), ("trellis", 0.5), ("kivi", 3))] + [rated("one", "int8", 8.25, 1e-5, 1)]
+             for n, f in (("optimal", 0.3), ("velox", 0.8), ("trellis", 0.5), ("kivi", 3))] + [rated("one", "int8", 18.25, 1e-5, 1)]
     bench = [write(folder, "rates", rates),
              write(folder, "peaks", [{"codec": "velox:bits=2", "operation": o, "from": f, "d": 64, "queries": 3, "share_of_bandwidth": 0.5,
                                       "share_of_products": 0.25} for o in ("score", "mix") for f in ("cache", "memory")]),
