@@ -145,7 +145,10 @@ static double reference_loss(bool keys)
 
 /* Errors become parts of the loss.  A head's part at the reference is what was measured of it, or its equal share; with
  * another method it is by the ratio of errors.  At each number of bits they add up to what was measured of the method,
- * or, where it was not, to what its errors make of the reference's loss. */
+ * or, where it was not, to what its errors make of the reference's loss.
+ *
+ * Where heads were not measured their errors do not tell them apart: bits taken from heads with small errors cost more
+ * than the others gain (docs/choosing.md), so that each gets the mean. */
 static void scale_losses(side_choices *s, const chooser *c, const vq_rate_curve *curve, bool keys)
 {
     const double *own = keys ? c->wish->key_losses : c->wish->value_losses, *reference = c->reference[!keys];
@@ -159,12 +162,13 @@ static void scale_losses(side_choices *s, const chooser *c, const vq_rate_curve 
             *loss *= reference[at] > 0 ? (own ? own[at] : all / c->n_heads) / reference[at] : 0;
             sum += *loss;
         }
-        if (!curve || sum <= 0)
-            continue;
         const double want =
-            loss_at(keys ? curve->keys : curve->values, curve->n, s->bits[i]) * all / reference_loss(keys);
-        for (uint32_t at = 0; at < c->n_heads; at++)
-            s->loss[(size_t)at * s->n + i] *= want / sum;
+            curve ? loss_at(keys ? curve->keys : curve->values, curve->n, s->bits[i]) * all / reference_loss(keys)
+                  : sum;
+        for (uint32_t at = 0; at < c->n_heads; at++) {
+            double *loss = &s->loss[(size_t)at * s->n + i];
+            *loss = own && sum > 0 ? *loss * (want / sum) : want / c->n_heads;
+        }
     }
 }
 
