@@ -81,7 +81,7 @@ static void measure_speed(const vq_kernels *k, const kind *w, double speed[3])
     for (size_t i = 0; i < sizeof pages; i++)
         pages[i] = (uint8_t)vq_rng_next(&rng);
     vq_trelliscode code;
-    vq_trelliscode_make(&code, w->of, scale, k, w->d, true);
+    vq_trelliscode_make(&code, w->of, scale, k, w->d, true, false);
     double best[3] = {INFINITY, INFINITY, INFINITY};
     for (uint32_t round = 0; round < ROUNDS; round++) {
         enum { TIMES = 50 };

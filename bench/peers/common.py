@@ -89,8 +89,9 @@ class Worker:
         self.process.wait()
 
 
-def veloxquant(model, threads, n_ctx, kv="f16", exact=False):
-    keys, _, values = kv.partition("/")
+def veloxquant(model, threads, n_ctx, kv="f16", exact=False, calibration=""):
+    """`@` in kv stands for the path of a calibration."""
+    keys, _, values = (part.replace("@", calibration) for part in kv.partition("/"))
     command = [worker_path(), model_path(model), str(threads), str(n_ctx), keys, values or keys]
     return Worker(command + (["exact"] if exact else []), system="veloxquant", kv=kv)
 

@@ -182,7 +182,7 @@ static void dots_keys_c(int32_t *out, const uint8_t *tile, uint32_t n_groups, ui
         for (uint32_t r = 0; r < 32 * n_granules; r++) {
             out[r] = 0;
             for (uint32_t j = 0; j < 8 * n_groups; j++)
-                out[r] += tile[((size_t)(j / 4) * 64 + r) * 4 + j % 4] * (128 * b[j] + b[low + j]);
+                out[r] += tile[((size_t)(j / 4) * 64 + r) * 4 + j % 4] * (low ? 128 * b[j] + b[low + j] : b[j]);
         }
 }
 

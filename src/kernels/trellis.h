@@ -77,8 +77,8 @@ typedef struct vq_trellis_kernels {
                         uint32_t n_granules, const vq_trellis_table *tables, ptrdiff_t ahead);
     void (*unpack_values)(int8_t *tile, const uint8_t *packed, const uint8_t *bits, uint32_t n_groups,
                           uint32_t n_granules, const vq_trellis_table *tables, ptrdiff_t ahead);
-    /* out [n][64], 32 n_granules lanes of each: the rows of a tile times 128 b[..] + b[low + ..], exactly; b [8
-     * n_groups] within -64..64, queries `stride` apart. */
+    /* out [n][64], 32 n_granules lanes of each: the rows of a tile times 128 b[..] + b[low + ..], exactly, b [8
+     * n_groups] within -64..64; or, low being 0, times b, within -127..127.  Queries are `stride` apart. */
     void (*dots_keys)(int32_t *out, const uint8_t *tile, uint32_t n_groups, uint32_t n_granules, const int8_t *b,
                       size_t low, size_t stride, uint32_t n);
     /* For few queries (n <= VQ_TRELLIS_FUSED), without a tile: out [n][8 n_groups] = sums of values times weights

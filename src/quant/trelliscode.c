@@ -17,14 +17,15 @@ float vq_trelliscode_noise(uint32_t bits)
 static float step_of(uint32_t bits) { return bits ? vq_trellis_gaussian[bits - 1].step : 0; }
 
 void vq_trelliscode_make(vq_trelliscode *m, const uint8_t *bits, const float *scale, const vq_kernels *k, uint32_t d,
-                         bool keys)
+                         bool keys, bool narrow)
 {
     *m = (vq_trelliscode){.k = &k->codes,
                           .trellis = &k->trellis,
                           .scale = scale,
                           .d = d,
                           .n_groups = (d + VQ_CODES_GROUP - 1) / VQ_CODES_GROUP,
-                          .keys = keys};
+                          .keys = keys,
+                          .narrow = narrow};
     m->width = m->n_groups * VQ_CODES_GROUP;
     assert(m->n_groups <= VQ_TRELLISCODE_MAX_GROUPS);
     for (uint32_t g = 0; g < m->n_groups; g++) {
@@ -138,14 +139,20 @@ void vq_trelliscode_decode(const vq_trelliscode *m, const uint8_t *page, const f
 
 /* ---- keys ---- */
 
-size_t vq_trelliscode_query_bytes(const vq_trelliscode *m) { return vq_wide_query_bytes(m->width); }
+size_t vq_trelliscode_query_bytes(const vq_trelliscode *m)
+{
+    return m->narrow ? vq_narrow_query_bytes(m->width) : vq_wide_query_bytes(m->width);
+}
 
 void vq_trelliscode_prepare(const vq_trelliscode *m, void *query, const float *q)
 {
     float scaled[VQ_ROWCODE_MAX_D];
     for (uint32_t j = 0; j < m->width; j++)
         scaled[j] = q[j] * m->scale[j / VQ_CODES_GROUP] * step_of(m->bits[j / VQ_CODES_GROUP]);
-    vq_wide_query_prepare(m->k, query, scaled, m->width);
+    if (m->narrow)
+        vq_narrow_query_prepare(m->k, query, scaled, m->width);
+    else
+        vq_wide_query_prepare(m->k, query, scaled, m->width);
 }
 
 void vq_trelliscode_score(const vq_trelliscode *m, const uint8_t *page, const uint8_t *next, const float *gains,
@@ -160,7 +167,7 @@ void vq_trelliscode_score(const vq_trelliscode *m, const uint8_t *page, const ui
     for (uint32_t now; n > 0; n -= now, q += now * stride, out += (size_t)now * VQ_CODES_ROWS) {
         now = n < QUERIES_AT_ONCE ? n : QUERIES_AT_ONCE;
         m->trellis->dots_keys(dots, tile, m->n_groups, n_granules, (const int8_t *)q + VQ_WIDE_QUERY_HEAD,
-                              vq_wide_query_half(m->width), stride, now);
+                              m->narrow ? 0 : vq_wide_query_half(m->width), stride, now);
         vq_wide_query_finish(m->k, dots, n_granules, q, stride, now, gains, bases, out);
         bases = bases ? bases + (size_t)2 * now : NULL;
     }

@@ -27,15 +27,17 @@ typedef struct vq_trelliscode {
     uint32_t row_bytes;
     size_t page_bytes; /* codes of two granules */
     bool keys;
+    bool narrow; /* queries of 8 bits instead of 14 */
     uint8_t bits[VQ_TRELLISCODE_MAX_GROUPS];
 } vq_trelliscode;
 
 /* Squared error of rows of `bits` bits (0 to 4) to that of 1, when gains do not shrink them: for sharing bits out. */
 float vq_trelliscode_noise(uint32_t bits);
 
-/* bits and scale [(d + 7) / 8]; scale is kept, bits are not. */
+/* bits and scale [(d + 7) / 8]; scale is kept, bits are not.  narrow: coordinates are rotated and have one scale, so
+ * that 8 bits of a query will do. */
 void vq_trelliscode_make(vq_trelliscode *m, const uint8_t *bits, const float *scale, const vq_kernels *k, uint32_t d,
-                         bool keys);
+                         bool keys, bool narrow);
 
 /* y [width] -> codes [row_bytes]; returns the gain, 0 for a row that vanishes. */
 float vq_trelliscode_encode(const vq_trelliscode *m, uint8_t *codes, const float *y);

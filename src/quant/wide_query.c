@@ -20,6 +20,13 @@ void vq_wide_query_prepare(const vq_codes_kernels *k, void *query, const float *
     head->unit = k->quantise_wide((int8_t *)query + sizeof *head, vq_wide_query_half(width), &head->sum, x, width);
 }
 
+void vq_narrow_query_prepare(const vq_codes_kernels *k, void *query, const float *x, uint32_t width)
+{
+    memset(query, 0, vq_narrow_query_bytes(width));
+    query_head *head = query;
+    head->unit = k->quantise_narrow((int8_t *)query + sizeof *head, &head->sum, x, width);
+}
+
 void vq_wide_query_finish(const vq_codes_kernels *k, const int32_t *dots, uint32_t n_granules, const void *queries,
                           size_t stride, uint32_t n, const float *gains, const float *bases, float *out)
 {

@@ -175,7 +175,7 @@ static void encode(setup *s, uint32_t d, uint32_t pattern, bool keys)
         s->of_group[g] = 1 + (float)(g % 5);
     for (uint32_t j = 0; j < d; j++)
         s->scale[j] = s->of_group[j / 8];
-    vq_trelliscode_make(&s->code, bits, s->of_group, &kernels, d, keys);
+    vq_trelliscode_make(&s->code, bits, s->of_group, &kernels, d, keys, pattern == 3);
     s->d = d;
     const uint32_t width = s->code.width;
     memset(s->y, 0, sizeof s->y);
@@ -238,12 +238,16 @@ static void check_products(setup *s)
         vq_trelliscode_score(&s->code, s->page, NULL, s->gains, 2, queries, stride, n, bases, out);
         for (uint32_t i = 0; i < n; i++)
             for (uint32_t r = 0; r < 64; r++) {
-                double want = (double)bases[2 * i + r / 32], size = 0;
+                double want = (double)bases[2 * i + r / 32], size = 0, most = 0, squares = 0;
                 for (uint32_t j = 0; j < s->d; j++) {
                     want += (double)q[i * width + j] * (double)s->decoded[r * width + j];
                     size += pow((double)s->decoded[r * width + j], 2) + 25 * pow((double)s->gains[r], 2);
+                    most = fmax(most, fabs((double)q[i * width + j] * (double)s->scale[j]));
+                    squares += pow((double)s->decoded[r * width + j] / (double)s->scale[j], 2);
                 }
-                if (!(fabs((double)out[64 * i + r] - want) <= 2e-3 * sqrt(size) * 4 + 1e-5))
+                /* narrow: a step is 1/127 of the largest scaled coordinate, and errors are uniform within one */
+                const double narrow = s->code.narrow ? 6 * most / 127 / sqrt(12) * sqrt(squares) : 0;
+                if (!(fabs((double)out[64 * i + r] - want) <= 2e-3 * sqrt(size) * 4 + narrow + 1e-5))
                     fail_msg("d=%u: score %u of row %u is %g, wanted %g", s->d, i, r, (double)out[64 * i + r], want);
             }
         return;

@@ -243,9 +243,9 @@ static void unpack_values(int8_t *tile, const uint8_t *packed, const uint8_t *bi
 
 /* 32 rows times n queries: eight sums and their operands fill the sixteen registers. */
 INLINE void keys_block(int32_t *out, const uint8_t *tile, uint32_t n_quads, const int8_t *b, size_t low, size_t stride,
-                       int n)
+                       int n, bool wide)
 {
-    const __m256i ones = _mm256_set1_epi16(1), high = _mm256_set1_epi16(128);
+    const __m256i ones = _mm256_set1_epi16(1), high = _mm256_set1_epi16(wide ? 128 : 1);
     __m256i sum[2][4];
     for (int i = 0; i < n; i++)
         for (int v = 0; v < 4; v++)
@@ -259,8 +259,9 @@ INLINE void keys_block(int32_t *out, const uint8_t *tile, uint32_t n_quads, cons
             for (int v = 0; v < 4; v++) {
                 const __m256i t = load(tile + 32 * v);
                 const __m256i x = _mm256_madd_epi16(_mm256_maddubs_epi16(t, c), high);
-                const __m256i y = _mm256_madd_epi16(_mm256_maddubs_epi16(t, d), ones);
-                sum[i][v] = _mm256_add_epi32(sum[i][v], _mm256_add_epi32(x, y));
+                sum[i][v] = _mm256_add_epi32(sum[i][v], x);
+                if (wide)
+                    sum[i][v] = _mm256_add_epi32(sum[i][v], _mm256_madd_epi16(_mm256_maddubs_epi16(t, d), ones));
             }
         }
     for (int i = 0; i < n; i++)
@@ -268,14 +269,23 @@ INLINE void keys_block(int32_t *out, const uint8_t *tile, uint32_t n_quads, cons
             store(out + 64 * i + 8 * v, sum[i][v]);
 }
 
-static void dots_keys(int32_t *out, const uint8_t *tile, uint32_t n_groups, uint32_t n_granules, const int8_t *b,
-                      size_t low, size_t stride, uint32_t n)
+INLINE void keys_rows(int32_t *out, const uint8_t *tile, uint32_t n_groups, uint32_t n_granules, const int8_t *b,
+                      size_t low, size_t stride, uint32_t n, bool wide)
 {
     for (; n >= 2; n -= 2, out += 2 * 64, b += 2 * stride)
         for (uint32_t g = 0; g < n_granules; g++)
-            keys_block(out + 32 * g, tile + (size_t)128 * g, 2 * n_groups, b, low, stride, 2);
+            keys_block(out + 32 * g, tile + (size_t)128 * g, 2 * n_groups, b, low, stride, 2, wide);
     for (uint32_t g = 0; n && g < n_granules; g++)
-        keys_block(out + 32 * g, tile + (size_t)128 * g, 2 * n_groups, b, low, stride, 1);
+        keys_block(out + 32 * g, tile + (size_t)128 * g, 2 * n_groups, b, low, stride, 1, wide);
+}
+
+static void dots_keys(int32_t *out, const uint8_t *tile, uint32_t n_groups, uint32_t n_granules, const int8_t *b,
+                      size_t low, size_t stride, uint32_t n)
+{
+    if (low)
+        keys_rows(out, tile, n_groups, n_granules, b, low, stride, n, true);
+    else
+        keys_rows(out, tile, n_groups, n_granules, b, 0, stride, n, false);
 }
 
 /* 32 dimensions, or 8, times n queries. */

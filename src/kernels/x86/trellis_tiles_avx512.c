@@ -109,30 +109,30 @@ INLINE __m512i four_bytes(const void *p)
     return _mm512_set1_epi32(four);
 }
 
-enum { KEY_ROWS = 3 }; /* queries whose sums stay in registers */
+enum { KEY_ROWS = 6 }; /* halves of queries whose sums stay in registers */
 
 INLINE void keys_block(int32_t *out, const uint8_t *tile, uint32_t n_quads, uint32_t n_granules, const int8_t *b,
-                       size_t low, size_t stride, int n)
+                       size_t low, size_t stride, int n, int n_halves)
 {
-    __m512i sum[KEY_ROWS][2][4];
-    for (int i = 0; i < n; i++)
+    __m512i sum[KEY_ROWS][4];
+    for (int i = 0; i < n * n_halves; i++)
         for (int v = 0; v < 4; v++)
-            sum[i][0][v] = sum[i][1][v] = _mm512_setzero_si512();
+            sum[i][v] = _mm512_setzero_si512();
     for (uint32_t q = 0; q < n_quads; q++, tile += 256, b += 4) {
         __m512i t[4];
         for (int v = 0; v < 4; v++)
             t[v] = _mm512_loadu_si512(tile + 64 * v);
         for (int i = 0; i < n; i++)
-            for (int h = 0; h < 2; h++) {
+            for (int h = 0; h < n_halves; h++) {
                 const __m512i c = four_bytes(b + (size_t)i * stride + (size_t)h * low);
                 for (int v = 0; v < 4; v++)
-                    sum[i][h][v] = _mm512_dpbusd_epi32(sum[i][h][v], t[v], c);
+                    sum[i * n_halves + h][v] = _mm512_dpbusd_epi32(sum[i * n_halves + h][v], t[v], c);
             }
     }
     for (int i = 0; i < n; i++, out += 64) {
         __m512i s[4];
         for (int v = 0; v < 4; v++)
-            s[v] = _mm512_add_epi32(_mm512_slli_epi32(sum[i][0][v], 7), sum[i][1][v]);
+            s[v] = n_halves == 1 ? sum[i][v] : _mm512_add_epi32(_mm512_slli_epi32(sum[2 * i][v], 7), sum[2 * i + 1][v]);
         for (int v = 0; v < 2; v++)
             _mm512_storeu_si512(out + 16 * v, _mm512_shuffle_i64x2(s[2 * v], s[2 * v + 1], 0x44));
         for (int v = 0; v < 2 && n_granules > 1; v++)
@@ -140,15 +140,34 @@ INLINE void keys_block(int32_t *out, const uint8_t *tile, uint32_t n_quads, uint
     }
 }
 
+INLINE void keys_narrow(int32_t *out, const uint8_t *tile, uint32_t n_quads, uint32_t n_granules, const int8_t *b,
+                        size_t stride, uint32_t n)
+{
+    for (; n >= 6; n -= 6, out += 6 * 64, b += 6 * stride)
+        keys_block(out, tile, n_quads, n_granules, b, 0, stride, 6, 1);
+    switch (n) {
+    case 5: keys_block(out, tile, n_quads, n_granules, b, 0, stride, 5, 1); break;
+    case 4: keys_block(out, tile, n_quads, n_granules, b, 0, stride, 4, 1); break;
+    case 3: keys_block(out, tile, n_quads, n_granules, b, 0, stride, 3, 1); break;
+    case 2: keys_block(out, tile, n_quads, n_granules, b, 0, stride, 2, 1); break;
+    case 1: keys_block(out, tile, n_quads, n_granules, b, 0, stride, 1, 1); break;
+    default: break;
+    }
+}
+
 void vq_trellis_dots_keys_avx512(int32_t *out, const uint8_t *tile, uint32_t n_groups, uint32_t n_granules,
                                  const int8_t *b, size_t low, size_t stride, uint32_t n)
 {
+    if (low == 0) {
+        keys_narrow(out, tile, 2 * n_groups, n_granules, b, stride, n);
+        return;
+    }
     for (; n >= 5 || n == 3; n -= 3, out += 3 * 64, b += 3 * stride)
-        keys_block(out, tile, 2 * n_groups, n_granules, b, low, stride, 3);
+        keys_block(out, tile, 2 * n_groups, n_granules, b, low, stride, 3, 2);
     for (; n >= 2; n -= 2, out += 2 * 64, b += 2 * stride)
-        keys_block(out, tile, 2 * n_groups, n_granules, b, low, stride, 2);
+        keys_block(out, tile, 2 * n_groups, n_granules, b, low, stride, 2, 2);
     if (n)
-        keys_block(out, tile, 2 * n_groups, n_granules, b, low, stride, 1);
+        keys_block(out, tile, 2 * n_groups, n_granules, b, low, stride, 1, 2);
 }
 
 /* Four dimensions: out[k] has in each quarter the rows 4k..4k+3 of that quarter of v[0..3]. */

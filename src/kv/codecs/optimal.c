@@ -344,7 +344,7 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
         fit_keys(s, env, bits);
     else
         fit_values(s, env, bits);
-    vq_trelliscode_make(&s->code, bits, s->keys ? s->scales : ones, env->kernels, env->d, env->keys);
+    vq_trelliscode_make(&s->code, bits, s->keys ? s->scales : ones, env->kernels, env->d, env->keys, false);
     *out = (vq_codec_state *)s;
     return VQ_OK;
 }

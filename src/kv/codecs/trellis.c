@@ -92,7 +92,7 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
     uint8_t of[VQ_TRELLISCODE_MAX_GROUPS];
     for (uint32_t g = 0; g < n_groups; g++)
         of[g] = (uint8_t)(n / n_groups + (g < n % n_groups));
-    vq_trelliscode_make(&s->code, of, unit_scale, env->kernels, env->d, env->keys);
+    vq_trelliscode_make(&s->code, of, unit_scale, env->kernels, env->d, env->keys, true);
     s->mean = vq_near_code(&env->kernels->codes, env->d, env->keys);
     *out = (vq_codec_state *)s;
     return VQ_OK;
