@@ -17,7 +17,7 @@
 #include "base/rng.h"
 #include "quant/trelliscode.h"
 
-enum { ROUNDS = 7, N_PAGES = 8, MAX_D = 1024, TABLE_ROWS = 64 };
+enum { ROUNDS = 7, N_PAGES = 8, MAX_D = 512, TABLE_ROWS = 64 };
 
 typedef struct kind {
     double bits;
@@ -48,20 +48,24 @@ static double scalar_error(const vq_codes_kernels *k, const float *x, const kind
 /* Mean squared errors of trellis and scalar codes. */
 static void measure_errors(const vq_kernels *k, const kind *w, uint32_t n_values, double error[2])
 {
-    float x[MAX_D], level[MAX_D];
-    uint8_t codes[MAX_D / 8 * VQ_TRELLIS_MAX_BITS];
+    enum { N = VQ_TRELLIS_ROWS };
+    static float lanes[MAX_D * N];
+    static uint8_t codes[N * MAX_D / 8 * VQ_TRELLIS_MAX_BITS];
+    float x[N][MAX_D];
     vq_rng rng;
     vq_rng_seed(&rng, 1000 + w->d);
     error[0] = error[1] = 0;
-    const uint32_t n_rows = n_values / w->d;
-    for (uint32_t r = 0; r < n_rows; r++) {
-        for (uint32_t j = 0; j < w->d; j++)
-            x[j] = (float)vq_rng_normal(&rng);
-        vq_trellis_search(&k->trellis, codes, x, w->of, w->n_groups);
-        vq_trellis_levels(&k->trellis, level, codes, w->of, w->n_groups);
-        for (uint32_t j = 0; j < w->d; j++)
-            error[0] += pow((double)x[j] - (double)level[j], 2);
-        error[1] += scalar_error(&k->codes, x, w);
+    const uint32_t n_rows = n_values / w->d / N * N;
+    for (uint32_t done = 0; done < n_rows; done += N) {
+        for (uint32_t r = 0; r < N; r++)
+            for (uint32_t j = 0; j < w->d; j++)
+                lanes[j * N + r] = x[r][j] = (float)vq_rng_normal(&rng);
+        vq_trellis_search(&k->trellis, codes, lanes, w->of, w->n_groups);
+        for (uint32_t r = 0; r < N; r++) {
+            for (uint32_t j = 0; j < w->d; j++)
+                error[0] += pow((double)x[r][j] - (double)lanes[j * N + r], 2);
+            error[1] += scalar_error(&k->codes, x[r], w);
+        }
     }
     error[0] /= (double)n_rows * w->d;
     error[1] /= (double)n_rows * w->d;
@@ -72,6 +76,7 @@ static void measure_speed(const vq_kernels *k, const kind *w, double speed[3])
 {
     static float x[TABLE_ROWS * MAX_D], scale[VQ_TRELLISCODE_MAX_GROUPS];
     static uint8_t codes[TABLE_ROWS * MAX_D / 2], pages[N_PAGES * 64 * MAX_D / 2], tile[64 * MAX_D];
+    float gains[VQ_TRELLIS_ROWS];
     vq_rng rng;
     vq_rng_seed(&rng, 1);
     for (uint32_t j = 0; j < w->d; j++)
@@ -86,8 +91,8 @@ static void measure_speed(const vq_kernels *k, const kind *w, double speed[3])
     for (uint32_t round = 0; round < ROUNDS; round++) {
         enum { TIMES = 50 };
         double start = own_time();
-        for (uint32_t r = 0; r < TABLE_ROWS; r++)
-            vq_trelliscode_encode(&code, codes + (size_t)r * code.row_bytes, x + (size_t)r * w->d);
+        for (uint32_t r = 0; r < TABLE_ROWS; r += VQ_TRELLIS_ROWS)
+            vq_trelliscode_encode(&code, codes + (size_t)r * code.row_bytes, gains, x + (size_t)r * w->d, w->d);
         best[0] = fmin(best[0], own_time() - start);
         start = own_time();
         for (uint32_t i = 0; i < TIMES * N_PAGES; i++)
@@ -109,7 +114,7 @@ static double decibels(double error, double bits) { return 10 * log10(error) + 2
 int main(int argc, char **argv)
 {
     static const double rates[] = {1, 1.5, 2, 2.5, 3, 3.5, 4};
-    static const uint32_t sizes[] = {64, 128, 256, 1024};
+    static const uint32_t sizes[] = {64, 128, 256, 512};
     const unsigned long n_rows = argc > 1 ? strtoul(argv[1], NULL, 10) : 4096;
     if (n_rows < 16 || n_rows > 1 << 20) {
         fputs("bench_trellis: ROWS_OF_64 must be 16 to 1048576\n", stderr);

@@ -55,11 +55,20 @@ static double pass(uint32_t bits, double *level, uint32_t n_rows)
     const vq_trellis_table *t = &kernels.tables[bits - 1];
     const uint32_t n = (uint32_t)VQ_TRELLIS_SETS << (bits - 1);
     double error = 0, sum[VQ_TRELLIS_LEVELS] = {0}, count[VQ_TRELLIS_LEVELS] = {0};
-    uint8_t per_group[GROUPS], codes[D];
+    static float lanes[D * VQ_TRELLIS_ROWS];
+    static uint8_t found[VQ_TRELLIS_ROWS * D];
+    uint8_t per_group[GROUPS];
     memset(per_group, (int)bits, sizeof per_group);
     for (uint32_t r = 0; r < n_rows; r++) {
+        if (r % VQ_TRELLIS_ROWS == 0) {
+            memset(lanes, 0, sizeof lanes);
+            for (uint32_t i = 0; i < VQ_TRELLIS_ROWS && r + i < n_rows; i++)
+                for (uint32_t j = 0; j < D; j++)
+                    lanes[j * VQ_TRELLIS_ROWS + i] = x[(size_t)(r + i) * D + j];
+            vq_trellis_search(&kernels, found, lanes, per_group, GROUPS);
+        }
         const float *row = x + (size_t)r * D;
-        vq_trellis_search(&kernels, codes, row, per_group, GROUPS);
+        const uint8_t *codes = found + (size_t)(r % VQ_TRELLIS_ROWS) * GROUPS * bits;
         for (uint32_t j = 0; j < D; j++) {
             const uint8_t *group = codes + (size_t)j / 8 * bits;
             const uint32_t before = codes[(j / 8 + GROUPS - 1) % GROUPS * bits];

@@ -7,9 +7,6 @@
 #include "base/cpu.h"
 #include "kernels/trellis_inner.h"
 
-/* Groups before and after the cut that are searched for the state at the cut. */
-enum { AROUND = 4, BACK_BYTES = VQ_TRELLIS_STATES / 8 };
-
 /* Units to the code's own mean error: its rounding is then far below what paths differ by, and TOP_COST is 30 times the
  * mean error. */
 static const float units_of_error = 136;
@@ -40,10 +37,16 @@ void vq_trellis_table_make(vq_trellis_table *t, const vq_trellis_code *code, uin
         t->value[i] = code->value[i];
         t->key[i] = (uint8_t)(code->value[i] + 64);
     }
-    for (uint32_t w = 0; w < VQ_TRELLIS_WINDOWS; w++) {
+    for (uint32_t w = 0; w < VQ_TRELLIS_WINDOWS; w++)
         t->set[w] = (uint8_t)set_of(code, w);
-        (w & 1 ? t->odd : t->even)[w / 2] = t->set[w];
+    uint32_t n_ordered = 0;
+    for (uint32_t set = 0; set < VQ_TRELLIS_SETS; set++) {
+        t->first[set] = (uint8_t)n_ordered;
+        for (uint32_t i = 0; i < VQ_TRELLIS_STATES / 2; i++)
+            if (t->set[2 * i] == set)
+                t->order[n_ordered++] = (uint8_t)i;
     }
+    t->first[VQ_TRELLIS_SETS] = (uint8_t)n_ordered;
     for (uint32_t p = 0; p < 8; p++) {
         uint8_t current[8] = {0}, before[8] = {0};
         for (uint32_t i = 0; i < 8; i++) {
@@ -62,53 +65,6 @@ void vq_trellis_table_make(vq_trellis_table *t, const vq_trellis_code *code, uin
             to[p] = (uint8_t)(VQ_TRELLIS_SETS << l);
             t->other[l][p] = matrix(to);
         }
-    }
-}
-
-static void costs_c(uint16_t *cost, uint8_t *other, const float *x, const vq_trellis_table *t, uint32_t n)
-{
-    const uint32_t n_others = 1u << (t->bits - 1);
-    for (uint32_t j = 0; j < n; j++, cost += VQ_TRELLIS_SETS, other += VQ_TRELLIS_SETS) {
-        float best[VQ_TRELLIS_SETS], least = INFINITY;
-        for (uint32_t i = 0; i < VQ_TRELLIS_SETS; i++) {
-            best[i] = INFINITY;
-            other[i] = 0;
-            for (uint32_t l = 0; l < n_others; l++) {
-                const float off = x[j] - t->level[VQ_TRELLIS_SETS * l + i], squared = off * off;
-                if (squared < best[i]) {
-                    best[i] = squared;
-                    other[i] = (uint8_t)l;
-                }
-            }
-            least = best[i] < least ? best[i] : least;
-        }
-        for (uint32_t i = 0; i < VQ_TRELLIS_SETS; i++) {
-            const float units = (best[i] - least) * t->unit;
-            cost[i] = units < VQ_TRELLIS_TOP_COST ? (uint16_t)units : VQ_TRELLIS_TOP_COST;
-        }
-    }
-}
-
-static uint16_t added(uint16_t a, uint16_t b)
-{
-    const uint32_t sum = (uint32_t)a + b;
-    return sum < UINT16_MAX ? (uint16_t)sum : UINT16_MAX;
-}
-
-static void walk_c(uint8_t *back, uint16_t *metric, const uint16_t *cost, const vq_trellis_table *t)
-{
-    for (uint32_t p = 0; p < 8; p++, cost += VQ_TRELLIS_SETS, back += BACK_BYTES) {
-        uint16_t next[VQ_TRELLIS_STATES], least = UINT16_MAX;
-        memset(back, 0, BACK_BYTES);
-        for (uint32_t s = 0; s < VQ_TRELLIS_STATES; s++) {
-            const uint32_t from = 2 * s % VQ_TRELLIS_STATES;
-            const uint16_t a = added(metric[from], cost[t->even[s]]), b = added(metric[from + 1], cost[t->odd[s]]);
-            back[s / 8] |= (uint8_t)((b < a) << s % 8);
-            next[s] = b < a ? b : a;
-            least = next[s] < least ? next[s] : least;
-        }
-        for (uint32_t s = 0; s < VQ_TRELLIS_STATES; s++)
-            metric[s] = (uint16_t)(p % 4 == 3 ? next[s] - least : next[s]);
     }
 }
 
@@ -217,103 +173,12 @@ void vq_trellis_levels(const vq_trellis_kernels *k, float *level, const uint8_t 
     }
 }
 
-/* ---- the search ---- */
-
-typedef struct search {
-    uint32_t n; /* groups that have bits */
-    uint8_t bits[VQ_TRELLIS_MAX_GROUPS];
-    uint16_t cost[VQ_TRELLIS_MAX_GROUPS * 8 * VQ_TRELLIS_SETS];
-    uint8_t other[VQ_TRELLIS_MAX_GROUPS * 8 * VQ_TRELLIS_SETS];
-    uint8_t back[VQ_TRELLIS_MAX_GROUPS * 8 * BACK_BYTES];
-} search;
-
-static uint32_t least_of(const uint16_t *metric)
-{
-    uint32_t best = 0;
-    for (uint32_t s = 1; s < VQ_TRELLIS_STATES; s++)
-        if (metric[s] < metric[best])
-            best = s;
-    return best;
-}
-
-static void walk(const vq_trellis_kernels *k, search *s, uint32_t group, uint32_t to, uint16_t *metric)
-{
-    k->walk(s->back + (size_t)to * 8 * BACK_BYTES, metric, s->cost + (size_t)group * 8 * VQ_TRELLIS_SETS,
-            &k->tables[s->bits[group] - 1]);
-}
-
-/* From the state after coordinate p of what was walked to `group` to the one before it. */
-static uint32_t step_back(const search *s, uint32_t group, uint32_t p, uint32_t state)
-{
-    const uint8_t *back = s->back + (size_t)(group * 8 + p) * BACK_BYTES;
-    return (2 * state + (back[state / 8] >> state % 8 & 1)) % VQ_TRELLIS_STATES;
-}
-
-/* Paths with the given state at both ends exist from 8 coordinates on, and others cannot be cheaper: those of 8
- * coordinates cost at most 8 TOP_COST, which is less than what the others start with. */
-static void start_at(uint16_t *metric, uint32_t state)
-{
-    memset(metric, 0xff, VQ_TRELLIS_STATES * sizeof *metric);
-    metric[state] = 0;
-}
-_Static_assert(8 * VQ_TRELLIS_TOP_COST < UINT16_MAX - 4 * VQ_TRELLIS_TOP_COST, "see start_at");
-
-/* The state between the last and the first group: that of the best path through the groups on both sides. */
-static uint32_t state_at_cut(const vq_trellis_kernels *k, search *s)
-{
-    uint16_t metric[VQ_TRELLIS_STATES] = {0};
-    for (uint32_t i = 0; i < 2 * AROUND; i++)
-        walk(k, s, (i + (AROUND * s->n - AROUND)) % s->n, i >= AROUND ? i - AROUND : i, metric);
-    uint32_t state = least_of(metric);
-    for (uint32_t i = AROUND; i-- > 0;)
-        for (uint32_t p = 8; p-- > 0;)
-            state = step_back(s, i, p, state);
-    return state;
-}
-
-void vq_trellis_search(const vq_trellis_kernels *k, uint8_t *codes, const float *x, const uint8_t *bits,
-                       uint32_t n_groups)
-{
-    search s;
-    uint32_t n_bytes = 0;
-    s.n = 0;
-    for (uint32_t g = 0; g < n_groups; g++) {
-        if (!bits[g])
-            continue;
-        const size_t at = (size_t)s.n * 8 * VQ_TRELLIS_SETS;
-        k->costs(s.cost + at, s.other + at, x + (size_t)8 * g, &k->tables[bits[g] - 1], 8);
-        s.bits[s.n++] = bits[g];
-        n_bytes += bits[g];
-    }
-    if (!s.n)
-        return;
-    memset(codes, 0, n_bytes);
-    const uint32_t cut = state_at_cut(k, &s);
-    uint16_t metric[VQ_TRELLIS_STATES];
-    start_at(metric, cut);
-    for (uint32_t g = 0; g < s.n; g++)
-        walk(k, &s, g, g, metric);
-    uint32_t state = cut;
-    uint8_t *to = codes + n_bytes;
-    for (uint32_t g = s.n; g-- > 0;) {
-        const vq_trellis_table *t = &k->tables[s.bits[g] - 1];
-        to -= t->bits;
-        for (uint32_t p = 8; p-- > 0;) {
-            const uint32_t before = step_back(&s, g, p, state), window = state << 1 | (before & 1);
-            const uint32_t other = s.other[(size_t)(g * 8 + p) * VQ_TRELLIS_SETS + t->set[window]];
-            to[0] |= (uint8_t)(state >> 7 << p);
-            for (uint32_t l = 1; l < t->bits; l++)
-                to[l] |= (uint8_t)((other >> (l - 1) & 1) << p);
-            state = before;
-        }
-    }
-}
-
 void vq_trellis_kernels_init(vq_trellis_kernels *k, uint32_t cpu)
 {
     *k = (vq_trellis_kernels){
-        .costs = costs_c,
-        .walk = walk_c,
+        .costs = vq_trellis_costs_c,
+        .walk = vq_trellis_walk_c,
+        .trace = vq_trellis_trace_c,
         .unpack_keys = unpack_keys_c,
         .unpack_values = unpack_values_c,
         .dots_keys = dots_keys_c,
@@ -322,8 +187,10 @@ void vq_trellis_kernels_init(vq_trellis_kernels *k, uint32_t cpu)
     for (uint32_t b = 1; b <= VQ_TRELLIS_MAX_BITS; b++)
         vq_trellis_table_make(&k->tables[b - 1], &vq_trellis_gaussian[b - 1], b);
 #if defined(__x86_64__)
-    if (cpu & VQ_CPU_AVX2)
+    if (cpu & VQ_CPU_AVX2) {
         vq_trellis_kernels_init_avx2(k);
+        vq_trellis_search_init_avx2(k);
+    }
     if (cpu & VQ_CPU_AVX512)
         vq_trellis_kernels_init_avx512(k);
 #else

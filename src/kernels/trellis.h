@@ -17,6 +17,7 @@
 #ifndef VQ_KERNELS_TRELLIS_H
 #define VQ_KERNELS_TRELLIS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,7 +28,8 @@ enum {
     VQ_TRELLIS_SETS = 16,
     VQ_TRELLIS_LEVELS = VQ_TRELLIS_SETS << (VQ_TRELLIS_MAX_BITS - 1), /* most */
     VQ_TRELLIS_TOP_COST = 4095,
-    VQ_TRELLIS_MAX_GROUPS = 128, /* of a row that is searched */
+    VQ_TRELLIS_MAX_GROUPS = 64, /* of a row that is searched */
+    VQ_TRELLIS_ROWS = 32,       /* that are searched side by side */
     VQ_TRELLIS_FUSED = 4,
     VQ_TRELLIS_MAX_TILE = 512 * 64, /* bytes of what dots_values reads as one */
 };
@@ -50,7 +52,8 @@ typedef struct vq_trellis_table {
     uint8_t key[VQ_TRELLIS_LEVELS]; /* value + 64 */
     int8_t value[VQ_TRELLIS_LEVELS];
     uint8_t set[VQ_TRELLIS_WINDOWS];
-    uint16_t even[VQ_TRELLIS_STATES], odd[VQ_TRELLIS_STATES]; /* set[2 s], set[2 s + 1] */
+    /* States 2i and 2i + 1 lead to i and i + 128.  The i by their set[2i]: those of set t from first[t] on. */
+    uint8_t first[VQ_TRELLIS_SETS + 1], order[VQ_TRELLIS_STATES / 2];
     /* Of coordinate p, what each nibble adds (xor) to the set: p < 4: low of c, low of a, high of a; else low of c,
      * high of c, high of a. */
     uint8_t nibble[8][3][16];
@@ -62,13 +65,18 @@ typedef struct vq_trellis_table {
 typedef struct vq_trellis_kernels {
     vq_trellis_table tables[VQ_TRELLIS_MAX_BITS]; /* [b - 1] */
 
-    /* cost [n][16]: squared distance of x to the nearest level of each set, less that of the nearest set, in units,
-     * at most VQ_TRELLIS_TOP_COST; other [n][16]: which level that is, the first of equal ones. */
-    void (*costs)(uint16_t *cost, uint8_t *other, const float *x, const vq_trellis_table *t, uint32_t n);
-    /* 8 coordinates: metric [256] of paths to each state (the 8 newest bits, newest highest) before -> after; sums
-     * saturate, after every 4 the least is taken off.  back [8][32]: bit s of a row is the bit that the path to state
-     * s lost; 0 of equal ones. */
-    void (*walk)(uint8_t *back, uint16_t *metric, const uint16_t *cost, const vq_trellis_table *t);
+    /* cost [n][16][32]: of x [n][32], the squared distance to the nearest level of each set, less that of the nearest
+     * set, in units, at most VQ_TRELLIS_TOP_COST. */
+    void (*costs)(uint16_t *cost, const float *x, const vq_trellis_table *t, uint32_t n);
+    /* 8 coordinates of cost: metric [256][32] of paths to each state (the 8 newest bits, newest highest) before ->
+     * after; sums saturate, in the end the least of a row is taken off.  back [8][256]: bit r is the bit that row
+     * r's path to the state lost; 0 of equal ones.  Unless `far`, the metrics of a row differ by 8 TOP_COST at most. */
+    void (*walk)(uint32_t *back, uint16_t *metric, const uint16_t *cost, const vq_trellis_table *t, bool far);
+
+    /* Back through what was walked: state [32] after the 8 coordinates -> before them.  x [8][32] becomes the levels of
+     * the sets on the way that are nearest to it, the first of equal ones; other [bits - 1][32]: bit p of byte l is bit
+     * l of which level of its set that is for coordinate p. */
+    void (*trace)(uint8_t *state, float *x, uint8_t *other, const uint32_t *back, const vq_trellis_table *t);
 
     /* Tiles as in kernels/codes.h, of n_granules (1 or 2) granules of n_groups groups with bits[] each; those of keys
      * have their rows in an order of the tier's own, for its dots_keys.  Groups with 0 bits become 64 (keys) or 0
@@ -100,10 +108,9 @@ static inline uint32_t vq_trellis_row_bytes(const uint8_t *bits, uint32_t n_grou
     return n;
 }
 
-/* The path of least cost through x [8 n_groups], n_groups at most VQ_TRELLIS_MAX_GROUPS -> codes, vq_trellis_row_bytes
- * of them. */
-void vq_trellis_search(const vq_trellis_kernels *k, uint8_t *codes, const float *x, const uint8_t *bits,
-                       uint32_t n_groups);
+/* The paths of least cost through 32 rows x [8 n_groups][32], n_groups at most VQ_TRELLIS_MAX_GROUPS -> codes
+ * [32][vq_trellis_row_bytes].  x becomes what they stand for, 0 where there are none. */
+void vq_trellis_search(const vq_trellis_kernels *k, uint8_t *codes, float *x, const uint8_t *bits, uint32_t n_groups);
 /* What the codes of a row stand for: level [8 n_groups], 0 where there are none. */
 void vq_trellis_levels(const vq_trellis_kernels *k, float *level, const uint8_t *codes, const uint8_t *bits,
                        uint32_t n_groups);

@@ -74,31 +74,76 @@ static float widened(const vq_trelliscode *m, const float *y, const float *z, fl
     return best;
 }
 
-float vq_trelliscode_encode(const vq_trelliscode *m, uint8_t *codes, const float *y)
+/* Rows side by side, [width][32]: what is done to all of them is done in vectors, each row's sums in the order of its
+ * coordinates. */
+typedef struct lanes {
+    float y[VQ_ROWCODE_MAX_D][VQ_TRELLIS_ROWS];
+    float z[VQ_ROWCODE_MAX_D][VQ_TRELLIS_ROWS]; /* over the scales, then over the gain, then what was found */
+} lanes;
+
+static void load_lanes(const vq_trelliscode *m, lanes *s, const float *y, size_t stride)
 {
-    float z[VQ_ROWCODE_MAX_D], level[VQ_ROWCODE_MAX_D], squares = 0, along = 0, whole = 0, most = 0;
+    for (uint32_t r = 0; r < VQ_TRELLIS_ROWS; r++)
+        for (uint32_t j = 0; j < m->d; j++)
+            s->y[j][r] = y[r * stride + j];
+    memset(s->y[m->d], 0, (m->width - m->d) * sizeof s->y[0]);
+    for (uint32_t j = 0; j < m->width; j++) {
+        const float scale = m->bits[j / VQ_CODES_GROUP] ? m->scale[j / VQ_CODES_GROUP] : 0;
+        for (uint32_t r = 0; r < VQ_TRELLIS_ROWS; r++)
+            s->z[j][r] = scale > 0 ? s->y[j][r] / scale : 0;
+    }
+}
+
+/* What z is multiplied with: one over the gain, 0 for rows that vanish. */
+static void find_gains(const vq_trelliscode *m, const lanes *s, float *inv)
+{
+    float squares[VQ_TRELLIS_ROWS] = {0}, most[VQ_TRELLIS_ROWS] = {0};
     uint32_t n = 0;
-    memset(codes, 0, m->row_bytes);
     for (uint32_t j = 0; j < m->width; j++) {
-        z[j] =
-            m->bits[j / VQ_CODES_GROUP] && m->scale[j / VQ_CODES_GROUP] > 0 ? y[j] / m->scale[j / VQ_CODES_GROUP] : 0;
-        squares += z[j] * z[j];
-        most = fabsf(z[j]) > most ? fabsf(z[j]) : most;
         n += m->bits[j / VQ_CODES_GROUP] && j < m->d;
+        for (uint32_t r = 0; r < VQ_TRELLIS_ROWS; r++) {
+            const float z = s->z[j][r], size = fabsf(z);
+            squares[r] += z * z;
+            most[r] = size > most[r] ? size : most[r];
+        }
     }
-    const float rms = n ? sqrtf(squares / (float)n) : 0;
-    if (!(rms >= 0x1p-40F))
-        return 0;
-    const float inv = 1 / (most > 3 * rms ? rms * widened(m, y, z, rms) : rms);
+    for (uint32_t r = 0; r < VQ_TRELLIS_ROWS; r++) {
+        const float rms = n ? sqrtf(squares[r] / (float)n) : 0;
+        float wider = 1;
+        if (most[r] > 3 * rms) {
+            float y[VQ_ROWCODE_MAX_D], z[VQ_ROWCODE_MAX_D];
+            for (uint32_t j = 0; j < m->width; j++) {
+                y[j] = s->y[j][r];
+                z[j] = s->z[j][r];
+            }
+            wider = widened(m, y, z, rms);
+        }
+        inv[r] = rms >= 0x1p-40F ? 1 / (rms * wider) : 0;
+    }
+}
+
+void vq_trelliscode_encode(const vq_trelliscode *m, uint8_t *codes, float *gains, const float *y, size_t stride)
+{
+    lanes s;
+    float inv[VQ_TRELLIS_ROWS], along[VQ_TRELLIS_ROWS] = {0}, whole[VQ_TRELLIS_ROWS] = {0};
+    load_lanes(m, &s, y, stride);
+    find_gains(m, &s, inv);
     for (uint32_t j = 0; j < m->width; j++)
-        z[j] *= inv;
-    vq_trellis_search(m->trellis, codes, z, m->bits, m->n_groups);
-    vq_trellis_levels(m->trellis, level, codes, m->bits, m->n_groups);
+        for (uint32_t r = 0; r < VQ_TRELLIS_ROWS; r++)
+            s.z[j][r] *= inv[r];
+    vq_trellis_search(m->trellis, codes, s.z[0], m->bits, m->n_groups);
     for (uint32_t j = 0; j < m->width; j++) {
-        along += y[j] * level[j] * m->scale[j / VQ_CODES_GROUP];
-        whole += m->bits[j / VQ_CODES_GROUP] ? y[j] * y[j] : 0;
+        const float scale = m->scale[j / VQ_CODES_GROUP];
+        for (uint32_t r = 0; r < VQ_TRELLIS_ROWS; r++)
+            along[r] += s.y[j][r] * s.z[j][r] * scale;
+        for (uint32_t r = 0; m->bits[j / VQ_CODES_GROUP] && r < VQ_TRELLIS_ROWS; r++)
+            whole[r] += s.y[j][r] * s.y[j][r];
     }
-    return along > 0 ? whole / along : 0;
+    for (uint32_t r = 0; r < VQ_TRELLIS_ROWS; r++) {
+        gains[r] = inv[r] > 0 && along[r] > 0 ? whole[r] / along[r] : 0;
+        if (!(inv[r] > 0))
+            memset(codes + r * m->row_bytes, 0, m->row_bytes);
+    }
 }
 
 void vq_trelliscode_pack(const vq_trelliscode *m, uint8_t *page, uint32_t granule, const uint8_t *codes)

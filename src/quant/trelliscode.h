@@ -39,8 +39,8 @@ float vq_trelliscode_noise(uint32_t bits);
 void vq_trelliscode_make(vq_trelliscode *m, const uint8_t *bits, const float *scale, const vq_kernels *k, uint32_t d,
                          bool keys, bool narrow);
 
-/* y [width] -> codes [row_bytes]; returns the gain, 0 for a row that vanishes. */
-float vq_trelliscode_encode(const vq_trelliscode *m, uint8_t *codes, const float *y);
+/* A granule: rows y [32][d], `stride` floats apart -> codes [32][row_bytes] and gains [32], 0 for rows that vanish. */
+void vq_trelliscode_encode(const vq_trelliscode *m, uint8_t *codes, float *gains, const float *y, size_t stride);
 /* codes [32][row_bytes] into granule 0 or 1 of a page's codes */
 void vq_trelliscode_pack(const vq_trelliscode *m, uint8_t *page, uint32_t granule, const uint8_t *codes);
 /* Row i of dst's codes becomes row j of src's, both pages. */

@@ -15,7 +15,7 @@
 #include "base/rng.h"
 #include "kernels/trellis.h"
 
-enum { MOST_GROUPS = 64, N_GUARDS = 5, GUARD_BYTES = 1 << 16 };
+enum { MOST_GROUPS = 64, MOST_COORDINATES = 64, N_GUARDS = 5, GUARD_BYTES = 1 << 17 };
 
 static const uint32_t tier_sets[] = {VQ_CPU_AVX2, VQ_CPU_AVX2 | VQ_CPU_AVX512};
 static const char *const tier_names[] = {"avx2", "avx512"};
@@ -41,12 +41,12 @@ static void draw_bytes(uint8_t *x, size_t n)
 
 static void check_costs(uint32_t bits, uint32_t n, bool at_end)
 {
-    const size_t n_costs = (size_t)n * VQ_TRELLIS_SETS;
-    float *x = take(0, n * sizeof *x, at_end);
-    uint16_t *cost = take(1, n_costs * sizeof *cost, at_end), want[64 * VQ_TRELLIS_SETS];
-    uint8_t *other = take(2, n_costs, at_end), want_other[64 * VQ_TRELLIS_SETS];
+    const size_t n_values = (size_t)n * VQ_TRELLIS_ROWS, n_costs = n_values * VQ_TRELLIS_SETS;
+    static uint16_t want[MOST_COORDINATES * VQ_TRELLIS_ROWS * VQ_TRELLIS_SETS];
+    float *x = take(0, n_values * sizeof *x, at_end);
+    uint16_t *cost = take(1, n_costs * sizeof *cost, at_end);
     const vq_trellis_table *t = &definition.tables[bits - 1];
-    for (uint32_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n_values; i++) {
         const uint32_t kind = (uint32_t)(vq_rng_next(&rng) % 16);
         x[i] = kind == 0   ? 0
                : kind == 1 ? 1e-40F
@@ -55,28 +55,65 @@ static void check_costs(uint32_t bits, uint32_t n, bool at_end)
                : kind == 4 ? -40
                            : (float)vq_rng_normal(&rng);
     }
-    tier.costs(cost, other, x, t, n);
-    definition.costs(want, want_other, x, t, n);
+    tier.costs(cost, x, t, n);
+    definition.costs(want, x, t, n);
     SAME("costs", n, cost, want, n_costs * sizeof *cost);
-    SAME("costs' levels", n, other, want_other, n_costs);
 }
 
-/* Metrics all over the range, so that sums saturate; few different costs, so that many are equal. */
+/* Metrics all over the range, so that sums saturate, or as near as they are when nothing does; few different costs, so
+ * that many are equal. */
 static void check_walk(uint32_t bits, bool at_end)
 {
-    enum { N_COSTS = 8 * VQ_TRELLIS_SETS };
-    uint16_t *cost = take(0, N_COSTS * sizeof *cost, at_end);
-    uint16_t *metric = take(1, VQ_TRELLIS_STATES * sizeof *metric, at_end), want[VQ_TRELLIS_STATES];
-    uint8_t *back = take(2, VQ_TRELLIS_STATES, at_end), want_back[VQ_TRELLIS_STATES];
-    const uint32_t modes = (uint32_t)(vq_rng_next(&rng) % 3);
-    for (uint32_t i = 0; i < VQ_TRELLIS_STATES; i++)
-        want[i] = metric[i] = (uint16_t)(modes == 0 ? vq_rng_next(&rng) : modes == 1 ? 0 : i == 77 ? 0 : UINT16_MAX);
+    enum { N_COSTS = 8 * VQ_TRELLIS_SETS * VQ_TRELLIS_ROWS, N_METRICS = VQ_TRELLIS_STATES * VQ_TRELLIS_ROWS };
+    static uint16_t want[N_METRICS];
+    static uint32_t want_back[8 * VQ_TRELLIS_STATES];
+    uint16_t *cost = take(0, N_COSTS * sizeof *cost, at_end), *metric = take(1, N_METRICS * sizeof *metric, at_end);
+    uint32_t *back = take(2, sizeof want_back, at_end);
+    const uint32_t modes = (uint32_t)(vq_rng_next(&rng) % 4);
+    const bool far = modes > 1;
+    for (uint32_t i = 0; i < N_METRICS; i++) {
+        const uint16_t any = (uint16_t)vq_rng_next(&rng);
+        want[i] = metric[i] = (uint16_t)(modes == 0   ? 0
+                                         : modes == 1 ? any % (8 * VQ_TRELLIS_TOP_COST + 1)
+                                         : modes == 2 ? any
+                                         : any == 77  ? 0
+                                                      : UINT16_MAX);
+    }
     for (uint32_t i = 0; i < N_COSTS; i++)
         cost[i] = (uint16_t)(vq_rng_next(&rng) % 5 * (VQ_TRELLIS_TOP_COST / 4));
-    tier.walk(back, metric, cost, &definition.tables[bits - 1]);
-    definition.walk(want_back, want, cost, &definition.tables[bits - 1]);
+    tier.walk(back, metric, cost, &definition.tables[bits - 1], far);
+    definition.walk(want_back, want, cost, &definition.tables[bits - 1], far);
     SAME("walk's metric", bits, metric, want, sizeof want);
     SAME("walk's bits", bits, back, want_back, sizeof want_back);
+}
+
+/* Any states and lost bits; coordinates on levels, between two, and far away. */
+static void check_trace(uint32_t bits, bool at_end)
+{
+    enum { N = VQ_TRELLIS_ROWS, N_X = 8 * N };
+    const vq_trellis_table *t = &definition.tables[bits - 1];
+    const size_t n_other = (size_t)N * (bits - 1);
+    uint8_t want_state[N], want_other[3 * N] = {0};
+    float want_x[N_X];
+    uint32_t *back = take(0, sizeof *back * 8 * VQ_TRELLIS_STATES, at_end);
+    float *x = take(1, sizeof want_x, at_end);
+    uint8_t *state = take(2, N, at_end), *other = take(3, n_other, at_end);
+    draw_bytes((uint8_t *)back, sizeof *back * 8 * VQ_TRELLIS_STATES);
+    draw_bytes(state, N);
+    memcpy(want_state, state, N);
+    for (uint32_t i = 0; i < N_X; i++) {
+        const float *level = &t->level[vq_rng_next(&rng) % 16];
+        const uint32_t kind = (uint32_t)(vq_rng_next(&rng) % 8);
+        want_x[i] = x[i] = kind == 0   ? *level
+                           : kind == 1 ? 0.5F * (level[0] + level[bits > 1 ? 16 : 0])
+                           : kind == 2 ? -40
+                                       : (float)vq_rng_normal(&rng);
+    }
+    tier.trace(state, x, other, back, t);
+    definition.trace(want_state, want_x, want_other, back, t);
+    SAME("trace's states", bits, state, want_state, sizeof want_state);
+    SAME("trace's levels", bits, x, want_x, sizeof want_x);
+    SAME("trace's bits", bits, other, want_other, n_other);
 }
 
 static void check_tiles(uint32_t n_groups, uint32_t n_granules, uint32_t pattern, bool at_end)
@@ -147,6 +184,7 @@ static void tiers_give_the_definitions(void **state)
                 for (uint32_t i = 0; i < 32; i++) {
                     check_costs(bits, 1 + i, at_end);
                     check_walk(bits, at_end);
+                    check_trace(bits, at_end);
                 }
             for (uint32_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
                 for (uint32_t pattern = 0; pattern < 8; pattern++)
@@ -209,15 +247,18 @@ static void rows_are_the_same(void **state)
         tier_name = tier_names[t];
         vq_trellis_kernels_init(&tier, tier_sets[t]);
         for (uint32_t n_groups = 1; n_groups <= MOST_GROUPS; n_groups += n_groups < 10 ? 1 : 27) {
-            uint8_t bits[MOST_GROUPS], got[4 * MOST_GROUPS] = {0}, want[4 * MOST_GROUPS] = {0};
-            float x[8 * MOST_GROUPS];
+            enum { ROW = 4 * MOST_GROUPS, N = VQ_TRELLIS_ROWS };
+            static uint8_t got[N * ROW], want[N * ROW];
+            static float x[2][8 * MOST_GROUPS * N];
+            uint8_t bits[MOST_GROUPS];
             for (uint32_t g = 0; g < n_groups; g++)
                 bits[g] = (uint8_t)(vq_rng_next(&rng) % 5);
-            for (uint32_t j = 0; j < 8 * n_groups; j++)
-                x[j] = (float)vq_rng_normal(&rng) * (j % 50 == 9 ? 20 : 1);
-            vq_trellis_search(&tier, got, x, bits, n_groups);
-            vq_trellis_search(&definition, want, x, bits, n_groups);
-            SAME("search", n_groups, got, want, sizeof want);
+            for (uint32_t j = 0; j < 8 * n_groups * N; j++)
+                x[0][j] = x[1][j] = (float)vq_rng_normal(&rng) * (j % 50 == 9 ? 20 : 1);
+            vq_trellis_search(&tier, got, x[0], bits, n_groups);
+            vq_trellis_search(&definition, want, x[1], bits, n_groups);
+            SAME("search", n_groups, got, want, (size_t)N * vq_trellis_row_bytes(bits, n_groups));
+            SAME("search's levels", n_groups, x[0], x[1], (size_t)8 * n_groups * N * sizeof x[0][0]);
         }
     }
 }

@@ -32,18 +32,43 @@ static double squared_error(const float *x, const uint8_t *codes, const uint8_t 
     return sum;
 }
 
+/* x [n_rows][8 n_groups], at most 32 rows -> codes, vq_trellis_row_bytes a row */
+static void search(uint8_t *codes, const float *x, uint32_t n_rows, const uint8_t *bits, uint32_t n_groups)
+{
+    static float lanes[8 * VQ_TRELLIS_MAX_GROUPS * VQ_TRELLIS_ROWS];
+    static uint8_t all[VQ_TRELLIS_ROWS * VQ_TRELLIS_MAX_BITS * VQ_TRELLIS_MAX_GROUPS];
+    const uint32_t d = 8 * n_groups, row_bytes = vq_trellis_row_bytes(bits, n_groups);
+    memset(lanes, 0, sizeof lanes);
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t j = 0; j < d; j++)
+            lanes[j * VQ_TRELLIS_ROWS + r] = x[(size_t)r * d + j];
+    vq_trellis_search(&kernels.trellis, all, lanes, bits, n_groups);
+    memcpy(codes, all, (size_t)n_rows * row_bytes);
+    float level[8 * VQ_TRELLIS_MAX_GROUPS];
+    for (uint32_t r = 0; r < n_rows; r++) { /* what the search leaves is what its codes stand for */
+        vq_trellis_levels(&kernels.trellis, level, codes + (size_t)r * row_bytes, bits, n_groups);
+        for (uint32_t j = 0; j < d; j++)
+            if (lanes[j * VQ_TRELLIS_ROWS + r] != level[j])
+                fail_msg("row %u, coordinate %u: %g, its codes stand for %g", r, j, lanes[j * VQ_TRELLIS_ROWS + r],
+                         level[j]);
+    }
+}
+
 /* dB above the bound 4^-rate of n_rows rows; bits [d / 8] */
 static double above_bound(const uint8_t *bits, uint32_t d, uint32_t n_rows)
 {
-    float x[8 * VQ_TRELLIS_MAX_GROUPS];
-    uint8_t codes[VQ_TRELLIS_MAX_BITS * VQ_TRELLIS_MAX_GROUPS];
+    static float x[VQ_TRELLIS_ROWS * 8 * VQ_TRELLIS_MAX_GROUPS];
+    static uint8_t codes[VQ_TRELLIS_ROWS * VQ_TRELLIS_MAX_BITS * VQ_TRELLIS_MAX_GROUPS];
+    const uint32_t row_bytes = vq_trellis_row_bytes(bits, d / 8);
     double sum = 0;
     vq_rng rng;
     vq_rng_seed(&rng, 5 + d);
-    for (uint32_t r = 0; r < n_rows; r++) {
-        draw(x, d, &rng);
-        vq_trellis_search(&kernels.trellis, codes, x, bits, d / 8);
-        sum += squared_error(x, codes, bits, d / 8);
+    assert_int_equal(n_rows % VQ_TRELLIS_ROWS, 0);
+    for (uint32_t done = 0; done < n_rows; done += VQ_TRELLIS_ROWS) {
+        draw(x, VQ_TRELLIS_ROWS * d, &rng);
+        search(codes, x, VQ_TRELLIS_ROWS, bits, d / 8);
+        for (uint32_t r = 0; r < VQ_TRELLIS_ROWS; r++)
+            sum += squared_error(x + (size_t)r * d, codes + (size_t)r * row_bytes, bits, d / 8);
     }
     const double rate = 8.0 * vq_trellis_row_bytes(bits, d / 8) / d;
     return 10 * log10(sum / ((double)n_rows * d)) + 20 * log10(2) * rate;
@@ -57,7 +82,7 @@ static void codes_come_near_the_bound(void **state)
     for (uint32_t b = 1; b <= VQ_TRELLIS_MAX_BITS; b++) {
         uint8_t bits[VQ_TRELLIS_MAX_GROUPS];
         memset(bits, (int)b, sizeof bits);
-        const double rows = above_bound(bits, 64, 512), long_rows = above_bound(bits, 1024, 32);
+        const double rows = above_bound(bits, 64, 512), long_rows = above_bound(bits, 512, 64);
         printf("%u bits: %.2f dB at d=64, %.2f dB at d=1024, table %.2f dB\n", b, rows, long_rows,
                10 * log10((double)vq_trellis_gaussian[b - 1].error) + 20 * log10(2) * b);
         assert_true(rows < most[b - 1] && long_rows < most[b - 1] - 0.1);
@@ -69,27 +94,32 @@ static void codes_come_near_the_bound(void **state)
 static void mixed_bits_cost_nothing(void **state)
 {
     (void)state;
-    float x[128];
-    uint8_t codes[128], bits[16], alike[16];
+    enum { D = 128, N = VQ_TRELLIS_ROWS };
+    static float x[N * D];
+    uint8_t codes[N * D / 2], bits[16], alike[16];
     double mixed[2] = {0}, own[2] = {0};
     vq_rng rng;
     vq_rng_seed(&rng, 9);
     for (uint32_t g = 0; g < 16; g++)
         bits[g] = g < 8 ? 3 : 2;
-    for (uint32_t r = 0; r < 256; r++) {
-        float level[128];
-        draw(x, 128, &rng);
+    for (uint32_t batch = 0; batch < 8; batch++) {
+        float level[D];
+        draw(x, N * D, &rng);
         for (uint32_t half = 0; half < 2; half++) {
             memset(alike, 3 - (int)half, sizeof alike);
-            vq_trellis_search(&kernels.trellis, codes, x, alike, 16);
-            vq_trellis_levels(&kernels.trellis, level, codes, alike, 16);
-            for (uint32_t j = 64 * half; j < 64 * half + 64; j++)
-                own[half] += pow((double)x[j] - (double)level[j], 2);
+            search(codes, x, N, alike, 16);
+            for (uint32_t r = 0; r < N; r++) {
+                vq_trellis_levels(&kernels.trellis, level, codes + r * vq_trellis_row_bytes(alike, 16), alike, 16);
+                for (uint32_t j = 64 * half; j < 64 * half + 64; j++)
+                    own[half] += pow((double)x[r * D + j] - (double)level[j], 2);
+            }
         }
-        vq_trellis_search(&kernels.trellis, codes, x, bits, 16);
-        vq_trellis_levels(&kernels.trellis, level, codes, bits, 16);
-        for (uint32_t j = 0; j < 128; j++)
-            mixed[j / 64] += pow((double)x[j] - (double)level[j], 2);
+        search(codes, x, N, bits, 16);
+        for (uint32_t r = 0; r < N; r++) {
+            vq_trellis_levels(&kernels.trellis, level, codes + r * vq_trellis_row_bytes(bits, 16), bits, 16);
+            for (uint32_t j = 0; j < D; j++)
+                mixed[j / 64] += pow((double)x[r * D + j] - (double)level[j], 2);
+        }
     }
     for (uint32_t half = 0; half < 2; half++) {
         const double worse = 10 * log10(mixed[half] / own[half]);
@@ -128,15 +158,17 @@ static void paths_are_the_best(void **state)
     enum { D = 64, N_ROWS = 24 };
     for (uint32_t b = 1; b <= 3; b++) {
         const double rounding = D / (double)kernels.trellis.tables[b - 1].unit;
-        uint8_t bits[D / 8], codes[D];
+        uint8_t bits[D / 8], all_codes[N_ROWS * D];
+        float rows[N_ROWS * D];
         memset(bits, (int)b, sizeof bits);
         double all = 0, found = 0;
         vq_rng rng;
         vq_rng_seed(&rng, b);
+        draw(rows, N_ROWS * D, &rng);
+        search(all_codes, rows, N_ROWS, bits, D / 8);
         for (uint32_t r = 0; r < N_ROWS; r++) {
-            float x[D];
-            draw(x, D, &rng);
-            vq_trellis_search(&kernels.trellis, codes, x, bits, D / 8);
+            const float *x = rows + (size_t)r * D;
+            const uint8_t *codes = all_codes + (size_t)r * D / 8 * b;
             const double e = squared_error(x, codes, bits, D / 8);
             const double through = best_path(x, D, b, codes[(D / 8 - 1) * b]);
             if (e > through + rounding || e < through - 1e-3)
@@ -184,9 +216,7 @@ static void encode(setup *s, uint32_t d, uint32_t pattern, bool keys)
             s->y[r * width + j] = r == 7 ? 0 : (float)vq_rng_normal(&rng) * s->scale[j] * (float)(r + 1);
     memset(s->page, 0, sizeof s->page);
     for (uint32_t g = 0; g < 2; g++) {
-        for (uint32_t r = 0; r < 32; r++)
-            s->gains[32 * g + r] =
-                vq_trelliscode_encode(&s->code, codes + (size_t)r * s->code.row_bytes, s->y + (32 * g + r) * width);
+        vq_trelliscode_encode(&s->code, codes, s->gains + 32 * g, s->y + (size_t)32 * g * width, width);
         vq_trelliscode_pack(&s->code, s->page, g, codes);
     }
     vq_trelliscode_decode(&s->code, s->page, s->gains, 0, 64, s->decoded);

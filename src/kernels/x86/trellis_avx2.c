@@ -1,6 +1,5 @@
-/* Trellis codes with AVX2: costs and levels by vpshufb, 16 entries at a time. */
+/* Decoding of trellis codes with AVX2: sets and levels by vpshufb, 16 entries at a time. */
 #include <immintrin.h>
-#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -13,110 +12,6 @@ INLINE __m256i load(const void *p) { return _mm256_loadu_si256((const __m256i *)
 INLINE void store(void *p, __m256i v) { _mm256_storeu_si256((__m256i *)p, v); }
 
 INLINE __m256i load_table(const void *p) { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p)); }
-
-INLINE float least_of(__m256 a, __m256 b)
-{
-    const __m256 c = _mm256_min_ps(a, b);
-    __m128 d = _mm_min_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1));
-    d = _mm_min_ps(d, _mm_movehl_ps(d, d));
-    return _mm_cvtss_f32(_mm_min_ss(d, _mm_movehdup_ps(d)));
-}
-
-static void costs(uint16_t *cost, uint8_t *other, const float *x, const vq_trellis_table *t, uint32_t n)
-{
-    const uint32_t n_others = 1u << (t->bits - 1);
-    const __m256 top = _mm256_set1_ps(VQ_TRELLIS_TOP_COST);
-    const __m256i most = _mm256_set1_epi32(VQ_TRELLIS_TOP_COST);
-    for (uint32_t j = 0; j < n; j++, cost += VQ_TRELLIS_SETS, other += VQ_TRELLIS_SETS) {
-        const __m256 v = _mm256_set1_ps(x[j]);
-        __m256 best[2] = {_mm256_set1_ps(INFINITY), _mm256_set1_ps(INFINITY)};
-        __m256i which[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()}, units[2];
-        for (uint32_t l = 0; l < n_others; l++)
-            for (uint32_t h = 0; h < 2; h++) {
-                const __m256 off = _mm256_sub_ps(v, _mm256_loadu_ps(t->level + (size_t)16 * l + (size_t)8 * h));
-                const __m256 squared = _mm256_mul_ps(off, off), less = _mm256_cmp_ps(squared, best[h], _CMP_LT_OQ);
-                best[h] = _mm256_blendv_ps(best[h], squared, less);
-                which[h] = _mm256_blendv_epi8(which[h], _mm256_set1_epi32((int)l), _mm256_castps_si256(less));
-            }
-        const __m256 least = _mm256_set1_ps(least_of(best[0], best[1]));
-        for (uint32_t h = 0; h < 2; h++) {
-            const __m256 u = _mm256_mul_ps(_mm256_sub_ps(best[h], least), _mm256_set1_ps(t->unit));
-            const __m256 below = _mm256_cmp_ps(u, top, _CMP_LT_OQ);
-            units[h] = _mm256_blendv_epi8(most, _mm256_cvttps_epi32(u), _mm256_castps_si256(below));
-        }
-        store(cost, _mm256_permute4x64_epi64(_mm256_packus_epi32(units[0], units[1]), 0xd8));
-        const __m256i two = _mm256_permute4x64_epi64(_mm256_packus_epi32(which[0], which[1]), 0xd8);
-        _mm_storeu_si128((__m128i *)(void *)other,
-                         _mm_packus_epi16(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1)));
-    }
-}
-
-/* What the sets [32] cost: the low and the high bytes by themselves.  The order that packing makes is the one that
- * unpacking takes. */
-INLINE void prices(__m256i *out, const uint16_t *sets, __m256i low, __m256i high)
-{
-    const __m256i set = _mm256_packus_epi16(load(sets), load(sets + 16));
-    const __m256i a = _mm256_shuffle_epi8(low, set), b = _mm256_shuffle_epi8(high, set);
-    out[0] = _mm256_unpacklo_epi8(a, b);
-    out[1] = _mm256_unpackhi_epi8(a, b);
-}
-
-/* Takes the least of 256 off all. */
-static void rebase(uint16_t *metric)
-{
-    __m256i least = load(metric);
-    for (uint32_t i = 16; i < VQ_TRELLIS_STATES; i += 16)
-        least = _mm256_min_epu16(least, load(metric + i));
-    const __m128i half = _mm_min_epu16(_mm256_castsi256_si128(least), _mm256_extracti128_si256(least, 1));
-    const __m256i off = _mm256_broadcastw_epi16(_mm_minpos_epu16(half));
-    for (uint32_t i = 0; i < VQ_TRELLIS_STATES; i += 16)
-        store(metric + i, _mm256_sub_epi16(load(metric + i), off));
-}
-
-static void step(uint8_t *back, uint16_t *next, const uint16_t *metric, const uint16_t *cost, const vq_trellis_table *t)
-{
-    const __m256i halves = _mm256_set1_epi32(0xffff), bytes = _mm256_set1_epi16(0xff), price = load(cost);
-    const __m256i both = _mm256_permute4x64_epi64(
-        _mm256_packus_epi16(_mm256_and_si256(price, bytes), _mm256_srli_epi16(price, 8)), 0xd8);
-    const __m256i low = _mm256_permute2x128_si256(both, both, 0), high = _mm256_permute2x128_si256(both, both, 0x11);
-    for (uint32_t i = 0; i < 4; i++) {
-        __m256i even[2], odd[2];
-        for (uint32_t j = 0; j < 2; j++) {
-            const __m256i a = load(metric + 64 * i + 32 * j), b = load(metric + 64 * i + 32 * j + 16);
-            even[j] = _mm256_permute4x64_epi64(
-                _mm256_packus_epi32(_mm256_and_si256(a, halves), _mm256_and_si256(b, halves)), 0xd8);
-            odd[j] =
-                _mm256_permute4x64_epi64(_mm256_packus_epi32(_mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16)), 0xd8);
-        }
-        for (uint32_t s = 32 * i; s < VQ_TRELLIS_STATES; s += 128) {
-            __m256i a[2], b[2], kept[2];
-            prices(a, t->even + s, low, high);
-            prices(b, t->odd + s, low, high);
-            for (uint32_t j = 0; j < 2; j++) {
-                const __m256i from_even = _mm256_adds_epu16(even[j], a[j]);
-                const __m256i least = _mm256_min_epu16(from_even, _mm256_adds_epu16(odd[j], b[j]));
-                store(next + s + 16 * j, least);
-                kept[j] = _mm256_cmpeq_epi16(least, from_even);
-            }
-            const __m256i mask = _mm256_permute4x64_epi64(_mm256_packs_epi16(kept[0], kept[1]), 0xd8);
-            const uint32_t lost = ~(uint32_t)_mm256_movemask_epi8(mask);
-            memcpy(back + s / 8, &lost, sizeof lost);
-        }
-    }
-}
-
-static void walk(uint8_t *back, uint16_t *metric, const uint16_t *cost, const vq_trellis_table *t)
-{
-    uint16_t other[VQ_TRELLIS_STATES], *from = metric, *to = other;
-    for (uint32_t p = 0; p < 8; p++, cost += VQ_TRELLIS_SETS, back += VQ_TRELLIS_STATES / 8) {
-        step(back, to, from, cost, t);
-        if (p % 4 == 3)
-            rebase(to);
-        uint16_t *swap = from;
-        from = to;
-        to = swap;
-    }
-}
 
 /* ---- decoding: a register is a byte of the 32 rows of a granule ---- */
 
@@ -337,8 +232,6 @@ static void dots_values(int32_t *out, size_t out_stride, const uint8_t *packed, 
 
 void vq_trellis_kernels_init_avx2(vq_trellis_kernels *k)
 {
-    k->costs = costs;
-    k->walk = walk;
     k->unpack_keys = unpack_keys;
     k->unpack_values = unpack_values;
     k->dots_keys = dots_keys;

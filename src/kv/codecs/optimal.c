@@ -543,13 +543,15 @@ static const uint8_t *near_at(const struct optimal_state *c, const uint8_t *page
 
 static void encode_granule(const struct optimal_state *c, uint8_t *page, uint32_t granule, const float *rows)
 {
-    float x[VQ_GRANULE * VQ_MAX_HEAD_DIM], y[VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM], gains[VQ_GRANULE];
+    float x[VQ_GRANULE * VQ_MAX_HEAD_DIM], rotated[VQ_GRANULE * VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM],
+        gains[VQ_GRANULE];
     uint8_t codes[VQ_GRANULE * VQ_MAX_HEAD_DIM / 8 * VQ_TRELLIS_MAX_BITS];
     for (size_t i = 0; i < (size_t)VQ_GRANULE * c->d; i++)
         x[i] = within(rows[i]);
     if (c->keys)
         encode_near(c, (uint8_t *)(uintptr_t)near_at(c, page, granule), x);
     for (uint32_t i = 0; i < VQ_GRANULE; i++) {
+        float *y = rotated + (size_t)i * c->width;
         if (c->keys) {
             to_coordinates(c, x + (size_t)i * c->d, y, false);
         } else {
@@ -557,8 +559,8 @@ static void encode_granule(const struct optimal_state *c, uint8_t *page, uint32_
             memcpy(y, x + (size_t)i * c->d, c->d * sizeof *y);
             vq_rotation_apply(&c->rotation, y, scratch);
         }
-        gains[i] = vq_trelliscode_encode(&c->code, codes + (size_t)i * c->code.row_bytes, y);
     }
+    vq_trelliscode_encode(&c->code, codes, gains, rotated, c->width);
     vq_trelliscode_pack(&c->code, page, granule, codes);
     put_gains(c, page + extra_at(c, granule), gains);
 }

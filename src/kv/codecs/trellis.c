@@ -144,7 +144,7 @@ static const uint8_t *channels_at(const struct trellis_state *c, const void *pag
 
 static void encode_granule(const struct trellis_state *c, uint8_t *page, uint32_t granule, const float *x)
 {
-    float y[VQ_GRANULE * VQ_MAX_HEAD_DIM], row[VQ_MAX_HEAD_DIM] = {0}, gains[VQ_GRANULE];
+    float y[VQ_GRANULE * VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM], gains[VQ_GRANULE];
     uint8_t codes[VQ_GRANULE * VQ_MAX_HEAD_DIM / VQ_CODES_GROUP * VQ_TRELLIS_MAX_BITS];
     uint8_t *extra = page + extra_at(c, granule), *mean = extra + sizeof(uint16_t);
     memcpy(y, x, (size_t)VQ_GRANULE * c->d * sizeof *y);
@@ -153,14 +153,10 @@ static void encode_granule(const struct trellis_state *c, uint8_t *page, uint32_
     if (c->scales_channels)
         vq_near_scale_channels(mean + vq_near_mean_bytes(c->width), y, c->d);
     for (uint32_t i = 0; i < VQ_GRANULE; i++)
-        vq_rotation_apply(&c->rotation, y + (size_t)i * c->d, row);
+        vq_rotation_apply(&c->rotation, y + (size_t)i * c->d, scratch);
     if (c->keys)
         vq_near_take_mean(&c->mean, mean, y, VQ_GRANULE);
-    memset(row, 0, sizeof row);
-    for (uint32_t i = 0; i < VQ_GRANULE; i++) {
-        memcpy(row, y + (size_t)i * c->d, c->d * sizeof *row);
-        gains[i] = vq_trelliscode_encode(&c->code, codes + (size_t)i * c->code.row_bytes, row);
-    }
+    vq_trelliscode_encode(&c->code, codes, gains, y, c->d);
     vq_trelliscode_pack(&c->code, page, granule, codes);
     vq_near_pack_gains(page + gains_at(c, granule), extra, gains);
 }
