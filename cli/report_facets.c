@@ -302,7 +302,7 @@ void draw_facets(const figure *f, size_t width, size_t height, FILE *to)
         draw_log_axis('y', (range){pow(10, y.low), pow(10, y.high)}, to);
         draw_log_axis('x', (range){f->plan->x_least, f->plan->x_most}, to);
         fprintf(to,
-                "set yrange [%.9g:%.9g]\nset xrange [%.9g:%.9g]\nset ylabel offset 1,0\nset grid xtics ytics lt 1 dt 1 "
+                "set yrange [%.9g:%.9g]\nset xrange [%.9g:%.9g]\nset grid xtics ytics lt 1 dt 1 "
                 "lw 1 lc "
                 "rgb '#e4e4e4'\n",
                 pow(10, y.low), pow(10, y.high), f->plan->x_least, f->plan->x_most);
