@@ -161,7 +161,7 @@ static void error_is_what_water_filling_promises(void **state)
                     /* What rows share has an error of its own: 4 bits, Lloyd-Max, of variance spread by the root. */
                     const double own = keys && rates[r] < 2.75 ? 0.0095 * all * N : 0;
                     const double error = error_of(&t, d, x);
-                    /* 1/8 for the draws, for coarse gains (0.1 % of a row, shown at 2.25 bits) and mixing; rows of 64
+                    /* 1/8 for the draws, for gains in bytes and mixing; rows of 64
                      * have a little more than the error of long ones */
                     if (!(error < want * 1.125 + own && error > want * 0.8))
                         fail_msg("d %u, power %g, %s, %g bits: error %g of what was promised", d, powers[w],

@@ -12,9 +12,9 @@
  * get the mean's error) nor a basis paid; gains that do not shrink did, because attention sums over rows, where errors
  * average out and a shrinkage stays.
  *
- * Page: codes of two granules; for each granule 32 gains, a byte or (coarse keys) half a byte each; for each granule
- * its largest gain in f16 and, for keys, the scale of what neighbours share in f16 and its codes: bytes or (coarse)
- * nibbles, coordinate j in the low and j + width/2 in the high one of byte j. */
+ * Page: codes of two granules; for each granule 32 gains, a byte each, what 1 of them stands for in f16 and, for keys,
+ * the scale of what neighbours share in f16 and its codes: bytes or (coarse) nibbles, coordinate j in the low and j +
+ * width/2 in the high one of byte j. */
 #include <math.h>
 #include <string.h>
 
@@ -29,12 +29,6 @@ enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, GROUP = VQ_CODES_GROUP, ORDER_BYTE
 /* See docs/methods.md for what these do. */
 static const double FINE_FROM = 2.75, EVEN_FROM = 3.5;        /* bits */
 static const double KEYS_MORE = 0.25, EVEN_KEYS_MORE = 0.125; /* bits of keys above the average */
-
-/* Coarse gains, as shares of the granule's largest: 3/16 octaves apart. */
-static const float coarse_gain[16] = {
-    1,           0.87813729F, 0.77109706F, 0.67710424F, 0.59460356F, 0.52212303F, 0.45848671F, 0.40260628F,
-    0.35355339F, 0.31046414F, 0.27262693F, 0.23940051F, 0.21022410F, 0.18460317F, 0.16210513F, 0,
-};
 
 static const vq_kv_option_info options[N_OPTIONS] = {
     [OPTION_BITS] = {.name = "bits",
@@ -57,7 +51,7 @@ struct optimal_state {
     vq_trelliscode code;
     uint32_t d, width; /* width: d rounded up to 8 */
     bool keys;
-    bool fine;            /* what neighbours share and gains of keys have 8 bits, not 4 */
+    bool fine;            /* what neighbours share has 8 bits, not 4 */
     vq_rotation rotation; /* of values; for keys, of what neighbours share */
     /* keys */
     float *scales;      /* [width / 8] */
@@ -206,7 +200,7 @@ static void plan_keys(struct optimal_state *s, const vq_codec_env *env, float *e
 /* Bytes of a granule besides codes: gains, the largest one and, for keys, what neighbours share. */
 static uint32_t granule_extra(const struct optimal_state *s, bool keys)
 {
-    return VQ_GRANULE / (s->fine || !keys ? 1 : 2) + 2 + (keys ? 2 + s->width / (s->fine ? 1 : 2) : 0);
+    return VQ_GRANULE + 2 + (keys ? 2 + s->width / (s->fine ? 1 : 2) : 0);
 }
 
 /* Bits of all groups together. */
@@ -377,11 +371,6 @@ static size_t extra_at(const struct optimal_state *c, uint32_t granule)
     return c->code.page_bytes + (size_t)granule * extra_bytes(c);
 }
 
-/* Norms of values differ too much for half a byte: in Gemma 3 rows would be lost. */
-static bool byte_gains(const struct optimal_state *c) { return c->fine || !c->keys; }
-
-static size_t gains_bytes(const struct optimal_state *c) { return VQ_GRANULE / (byte_gains(c) ? 1 : 2); }
-
 /* ---- between channels and coordinates ---- */
 
 static void mix(const struct optimal_state *c, float *y, bool back)
@@ -489,28 +478,21 @@ static void encode_near(const struct optimal_state *c, uint8_t *to, float *x)
     vq_turned_add(&c->turned, 0, VQ_GRANULE, -1, near, x);
 }
 
-/* ---- gains ---- */
+/* ---- gains: half a byte each would lose small rows, and err along long ones as much as codes do ---- */
 
-/* gains [32] -> codes and the largest, in f16 */
-static void put_gains(const struct optimal_state *c, uint8_t *to, const float *gains)
+/* gains [32] -> bytes and what 1 stands for, in f16 */
+static void put_gains(uint8_t *to, const float *gains)
 {
     float most = 0;
     for (uint32_t i = 0; i < VQ_GRANULE; i++)
         most = gains[i] > most ? gains[i] : most;
-    const uint16_t half = vq_f16_from_f32_clamped(byte_gains(c) ? most / 255 : most);
+    const uint16_t half = vq_f16_from_f32_clamped(most / 255);
     const float unit = vq_f32_from_f16(half), inv = unit > 0 ? 1 / unit : 0;
     for (uint32_t i = 0; i < VQ_GRANULE; i++) {
-        const float share = gains[i] * inv;
-        if (byte_gains(c)) {
-            to[i] = (uint8_t)(share + 0.5F < 255 ? share + 0.5F : 255);
-            continue;
-        }
-        uint8_t n = 0;
-        while (n < 15 && share < 0.5F * (coarse_gain[n] + coarse_gain[n + 1]))
-            n++;
-        to[i / 2] = (uint8_t)(i % 2 ? to[i / 2] | n << 4 : n);
+        const float n = gains[i] * inv + 0.5F;
+        to[i] = (uint8_t)(n < 255 ? n : 255);
     }
-    memcpy(to + gains_bytes(c), &half, sizeof half);
+    memcpy(to + VQ_GRANULE, &half, sizeof half);
 }
 
 /* gains [64], 0 for rows of granules that are not there */
@@ -520,12 +502,8 @@ static void open_gains(const struct optimal_state *c, const uint8_t *page, uint3
     for (uint32_t g = 0; g < n_granules; g++, gains += VQ_GRANULE) {
         const uint8_t *from = page + extra_at(c, g);
         uint16_t half;
-        memcpy(&half, from + gains_bytes(c), sizeof half);
-        const float unit = vq_f32_from_f16(half);
-        if (byte_gains(c))
-            c->k->scale_bytes(gains, from, unit, VQ_GRANULE);
-        else
-            c->k->scale_nibbles(gains, from, coarse_gain, unit, VQ_GRANULE);
+        memcpy(&half, from + VQ_GRANULE, sizeof half);
+        c->k->scale_bytes(gains, from, vq_f32_from_f16(half), VQ_GRANULE);
     }
 }
 
@@ -538,7 +516,7 @@ static float within(float x) { return x > HUGE_VALUE ? HUGE_VALUE : x < -HUGE_VA
 
 static const uint8_t *near_at(const struct optimal_state *c, const uint8_t *page, uint32_t granule)
 {
-    return page + extra_at(c, granule) + gains_bytes(c) + sizeof(uint16_t);
+    return page + extra_at(c, granule) + VQ_GRANULE + sizeof(uint16_t);
 }
 
 static void encode_granule(const struct optimal_state *c, uint8_t *page, uint32_t granule, const float *rows)
@@ -562,7 +540,7 @@ static void encode_granule(const struct optimal_state *c, uint8_t *page, uint32_
     }
     vq_trelliscode_encode(&c->code, codes, gains, rotated, c->width);
     vq_trelliscode_pack(&c->code, page, granule, codes);
-    put_gains(c, page + extra_at(c, granule), gains);
+    put_gains(page + extra_at(c, granule), gains);
 }
 
 static void encode(const vq_codec_state *s, void *page, uint32_t first, uint32_t n, const float *x)
@@ -675,7 +653,7 @@ const vq_codec vq_codec_optimal = {
     .paper = "this project",
     .options = options,
     .n_options = N_OPTIONS,
-    .format = 3,
+    .format = 4,
     .calibrated = true,
     .sinks = 4,
     .residual = 32,
