@@ -271,13 +271,16 @@ static vq_status add_families(chooser *c, vq_error *err)
 
 static size_t align64(size_t n) { return (n + 63) & ~(size_t)63; }
 
-/* Rows that a head of a full cache holds as codes. */
+/* Rows that a head of a full cache holds as codes: pages begin after the sinks, and go when a window has left them
+ * whole.
+ */
 static uint32_t full_rows(const vq_kv *kv, const vq_kv_layer *layer)
 {
     vq_kv_layer l = *layer;
     l.n_rows = kv->n_ctx;
     l.coded_end = vq_kv_coded_end(&l, l.n_rows);
-    const uint32_t seen = vq_kv_first_seen(&l), first = seen > l.sinks ? seen : l.sinks;
+    const uint32_t seen = vq_kv_first_seen(&l), gone = seen > l.sinks ? (seen - l.sinks) / VQ_PAGE_ROWS : 0;
+    const uint32_t first = l.sinks + gone * VQ_PAGE_ROWS;
     return l.coded_end > first ? l.coded_end - first : 0;
 }
 

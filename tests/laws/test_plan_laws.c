@@ -229,8 +229,7 @@ static void check_filled(feed *f, const vq_kv_params *params, const vq_plan *pla
     const double bits = packed_bits(kv);
     if (w->most_bits > 0 && bits > w->most_bits)
         fail_msg("%s and %s: %g bits are allowed, %g measured", said->keys, said->values, w->most_bits, bits);
-    /* Within the window pages may be cut at both ends. */
-    if (bits < 0.97 * said->bits || bits > 1.03 * said->bits)
+    if (bits < 0.999 * said->bits || bits > 1.001 * said->bits)
         fail_msg("%s and %s: %g bits were promised, %g measured", said->keys, said->values, said->bits, bits);
     vq_kv_close(kv);
 }
