@@ -192,8 +192,11 @@ size_t vq_trelliscode_query_bytes(const vq_trelliscode *m)
 void vq_trelliscode_prepare(const vq_trelliscode *m, void *query, const float *q)
 {
     float scaled[VQ_ROWCODE_MAX_D];
-    for (uint32_t j = 0; j < m->width; j++)
-        scaled[j] = q[j] * m->scale[j / VQ_CODES_GROUP] * step_of(m->bits[j / VQ_CODES_GROUP]);
+    for (uint32_t g = 0; g < m->n_groups; g++) {
+        const float factor = m->scale[g] * step_of(m->bits[g]);
+        for (uint32_t j = g * VQ_CODES_GROUP; j < (g + 1) * VQ_CODES_GROUP; j++)
+            scaled[j] = q[j] * factor;
+    }
     if (m->narrow)
         vq_narrow_query_prepare(m->k, query, scaled, m->width);
     else
