@@ -109,8 +109,8 @@ static vq_status create(vq_side *side, const chooser *c, const vq_method *m, dou
     return m->codec->create(&side->state, &env, err);
 }
 
-/* Bytes and errors (into loss) of every head at all bits. */
-static vq_status measure(side_choices *s, const chooser *c, const vq_method *m, bool keys, vq_error *err)
+/* Bytes of every head at all bits, and where they are wanted errors (into loss). */
+static vq_status measure(side_choices *s, const chooser *c, const vq_method *m, bool keys, bool errors, vq_error *err)
 {
     const vq_kv_params *p = c->params;
     const bool own_rows = p->calibration != NULL;
@@ -118,7 +118,7 @@ static vq_status measure(side_choices *s, const chooser *c, const vq_method *m, 
     VQ_TRY(vq_distortion_open(&d, p->calibration, keys ? p->d_k : p->d_v, keys, p->n_heads / p->n_kv_heads, err));
     vq_status status = VQ_OK;
     for (uint32_t at = 0; at < c->n_heads && status == VQ_OK; at++) {
-        if (own_rows || at == 0)
+        if (errors && (own_rows || at == 0))
             vq_distortion_choose(d, at / p->n_kv_heads, at % p->n_kv_heads);
         for (uint32_t i = 0; i < s->n && status == VQ_OK; i++) {
             vq_side side;
@@ -128,7 +128,8 @@ static vq_status measure(side_choices *s, const chooser *c, const vq_method *m, 
             const size_t to = (size_t)at * s->n + i;
             side.codec->page_bytes(side.state, &s->pages[to]);
             s->shared[to] = vq_side_shared_bytes(&side);
-            s->loss[to] = own_rows || at == 0 ? vq_distortion_measure(d, &side) : s->loss[i];
+            if (errors)
+                s->loss[to] = own_rows || at == 0 ? vq_distortion_measure(d, &side) : s->loss[i];
             side.codec->destroy(side.state);
         }
     }
@@ -143,12 +144,10 @@ static double reference_loss(bool keys)
     return curve ? loss_at(keys ? curve->keys : curve->values, curve->n, REFERENCE_BITS) : 1;
 }
 
-/* Errors become parts of the loss.  A head's part at the reference is what was measured of it, or its equal share; with
- * another method it is by the ratio of errors.  At each number of bits they add up to what was measured of the method,
- * or, where it was not, to what its errors make of the reference's loss.
- *
- * Where heads were not measured their errors do not tell them apart: bits taken from heads with small errors cost more
- * than the others gain (docs/choosing.md), so that each gets the mean. */
+/* Losses of heads.  A method's loss at each number of bits is what was measured of it; where it was not, what its
+ * errors (in s->loss) make of the reference's.  A head has the part of it that was measured of this head at the
+ * reference, or an equal one: errors do not tell heads apart, neither by themselves nor beside what was measured
+ * (docs/choosing.md). */
 static void scale_losses(side_choices *s, const chooser *c, const vq_rate_curve *curve, bool keys)
 {
     const double *own = keys ? c->wish->key_losses : c->wish->value_losses, *reference = c->reference[!keys];
@@ -156,19 +155,13 @@ static void scale_losses(side_choices *s, const chooser *c, const vq_rate_curve 
     for (uint32_t at = 0; at < c->n_heads; at++)
         all += own ? own[at] : reference_loss(keys) / c->n_heads;
     for (uint32_t i = 0; i < s->n; i++) {
-        double sum = 0;
-        for (uint32_t at = 0; at < c->n_heads; at++) {
-            double *loss = &s->loss[(size_t)at * s->n + i];
-            *loss *= reference[at] > 0 ? (own ? own[at] : all / c->n_heads) / reference[at] : 0;
-            sum += *loss;
-        }
-        const double want =
-            curve ? loss_at(keys ? curve->keys : curve->values, curve->n, s->bits[i]) * all / reference_loss(keys)
-                  : sum;
-        for (uint32_t at = 0; at < c->n_heads; at++) {
-            double *loss = &s->loss[(size_t)at * s->n + i];
-            *loss = own && sum > 0 ? *loss * (want / sum) : want / c->n_heads;
-        }
+        double ratio = 0;
+        if (curve)
+            ratio = loss_at(keys ? curve->keys : curve->values, curve->n, s->bits[i]) / reference_loss(keys);
+        for (uint32_t at = 0; at < c->n_heads && !curve; at++)
+            ratio += reference[at] > 0 ? s->loss[(size_t)at * s->n + i] / reference[at] / c->n_heads : 0;
+        for (uint32_t at = 0; at < c->n_heads; at++)
+            s->loss[(size_t)at * s->n + i] = ratio * (own ? own[at] : all / c->n_heads);
     }
 }
 
@@ -198,7 +191,7 @@ static vq_status measure_reference(chooser *c, bool keys, vq_error *err)
     VQ_TRY(vq_method_parse(&m, REFERENCE, err));
     vq_status status = allocate_side(&s, c->n_heads, err);
     if (status == VQ_OK)
-        status = measure(&s, c, &m, keys, err);
+        status = measure(&s, c, &m, keys, true, err);
     for (uint32_t at = 0; status == VQ_OK && at < c->n_heads; at++)
         c->reference[!keys][at] = s.loss[at];
     free_side(&s);
@@ -239,7 +232,7 @@ static vq_status add_family(chooser *c, const char *text, bool keys, vq_error *e
         s->n = 1, s->bits[0] = 0;
     c->n_families[!keys]++; /* from here on the arrays are the chooser's to free */
     VQ_TRY(allocate_side(s, c->n_heads, err));
-    VQ_TRY(measure(s, c, &m, keys, err));
+    VQ_TRY(measure(s, c, &m, keys, !curve, err));
     scale_losses(s, c, curve, keys);
     return VQ_OK;
 }
