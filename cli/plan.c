@@ -26,7 +26,7 @@ static const cli_option plan_options[] = {
     {'c', "ctx-size", CLI_COUNT, AT(model.n_ctx), "N",
      "tokens of context (default: what the model was trained for, at most 4096)", 2, 16777216},
     {0, "calibration", CLI_TEXT, AT(model.calibration), "FILE",
-     "what 'veloxquant calibrate' made of this model: calibrated methods join, and errors are those on its rows", 0, 0},
+     "what 'veloxquant calibrate' made of this model: calibrated methods join", 0, 0},
     {0, "kv-losses", CLI_TEXT, AT(model.kv_losses), "FILE",
      "a plan whose measured losses of heads are used instead of measuring", 0, 0},
 };

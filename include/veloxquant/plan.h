@@ -41,8 +41,9 @@ VQ_API vq_status vq_plan_save(const vq_plan *plan, const char *path, vq_error *e
  * Methods, and the bits of each layer, kv head and side, such that the expected loss is the smallest within a budget.
  * The loss is the KL divergence of the next token's distribution from that with an f16 cache, in nats: measured for
  * each method on two models (results/, tools/generate-rates), and shared out over heads.  How much each head of the
- * model at hand matters can be measured (vq_eval_head_losses); nothing cheaper was found to tell.  With a calibration a
- * method's share is by the error that it makes on each head's own rows, weighted by its own queries. */
+ * model at hand matters can be measured (vq_eval_head_losses); nothing cheaper was found to tell.  With a calibration
+ * calibrated methods join; a method that was not measured counts by its errors on rows that the calibration describes.
+ */
 typedef struct vq_plan_wish {
     uint64_t most_bytes; /* what the cache takes from the system with n_ctx rows: codes, exact rows, tables, bases,
                             scratch; 0: no limit */
