@@ -153,12 +153,6 @@ static void centre_bytes_c(float *out, const uint8_t *bytes, int32_t times, int3
         out[i] = (float)(times * bytes[i] - minus) * scale;
 }
 
-static void scale_nibbles_c(float *out, const uint8_t *packed, const float *table, float scale, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = table[i % 2 ? packed[i / 2] >> 4 : packed[i / 2] & 15] * scale;
-}
-
 static void times_byte_floats_c(float *x, const uint8_t *by, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -322,7 +316,6 @@ void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
         .nibbles = nibbles_c,
         .scale_bytes = scale_bytes_c,
         .centre_bytes = centre_bytes_c,
-        .scale_nibbles = scale_nibbles_c,
         .times_byte_floats = times_byte_floats_c,
         .dot_us = dot_us_c,
         .dot_wide = dot_wide_c,

@@ -111,8 +111,6 @@ typedef struct vq_codes_kernels {
     void (*scale_bytes)(float *out, const uint8_t *bytes, float scale, uint32_t n);
     /* out[i] = (float)(times * bytes[i] - minus) * scale */
     void (*centre_bytes)(float *out, const uint8_t *bytes, int32_t times, int32_t minus, float scale, uint32_t n);
-    /* out[i] = table[nibble i] * scale; n a multiple of 16, nibble i in the low (i even) or high half of byte i/2 */
-    void (*scale_nibbles)(float *out, const uint8_t *packed, const float *table, float scale, uint32_t n);
     /* x[i] *= vq_byte_float(by[i]) */
     void (*times_byte_floats)(float *x, const uint8_t *by, uint32_t n);
     /* sum of u[i] * q[i] over n values, a multiple of 8; |q| <= 127 where u <= 127 */

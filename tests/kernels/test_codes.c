@@ -155,16 +155,6 @@ static void check_vectors(uint32_t n, bool at_end)
     tier.centre_bytes(y, bytes, 2, 127, 0.013F, n);
     definition.centre_bytes(want, bytes, 2, 127, 0.013F, n);
     SAME("centre_bytes", n, y, want, n * sizeof *y);
-    if (n % 16 == 0) {
-        float *levels = take(2, 16 * sizeof *levels, at_end);
-        uint8_t *packed = take(4, n / 2, at_end);
-        draw_bytes(packed, n / 2, 255);
-        for (uint32_t i = 0; i < 16; i++)
-            levels[i] = (float)vq_rng_normal(&rng);
-        tier.scale_nibbles(y, packed, levels, 0.013F, n);
-        definition.scale_nibbles(want, packed, levels, 0.013F, n);
-        SAME("scale_nibbles", n, y, want, n * sizeof *y);
-    }
 
     uint16_t *half = take(4, n * sizeof *half, at_end);
     draw_bytes((uint8_t *)half, 2 * (size_t)n, 255);

@@ -257,22 +257,6 @@ static void centre_bytes(float *out, const uint8_t *bytes, int32_t times, int32_
     }
 }
 
-static void scale_nibbles(float *out, const uint8_t *packed, const float *table, float scale, uint32_t n)
-{
-    const __m256i places = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-    const __m256 s = _mm256_set1_ps(scale);
-    const __m256 first = _mm256_mul_ps(_mm256_loadu_ps(table), s),
-                 second = _mm256_mul_ps(_mm256_loadu_ps(table + 8), s);
-    for (uint32_t i = 0; i < n; i += 8) {
-        int32_t four;
-        memcpy(&four, packed + i / 2, sizeof four);
-        const __m256i at = _mm256_srlv_epi32(_mm256_set1_epi32(four), places); /* permutations read 3 bits of it */
-        const __m256 which = _mm256_castsi256_ps(_mm256_slli_epi32(at, 28));
-        _mm256_storeu_ps(out + i, _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, at),
-                                                   _mm256_permutevar8x32_ps(second, at), which));
-    }
-}
-
 static void times_byte_floats(float *x, const uint8_t *by, uint32_t n)
 {
     const __m256i least = _mm256_set1_epi32(VQ_BYTE_FLOAT_LEAST);
@@ -464,7 +448,6 @@ void vq_codes_kernels_init_avx2(vq_codes_kernels *k)
     k->nibbles = nibbles;
     k->scale_bytes = scale_bytes;
     k->centre_bytes = centre_bytes;
-    k->scale_nibbles = scale_nibbles;
     k->times_byte_floats = times_byte_floats;
     k->dot_us = dot_us;
     k->dot_wide = dot_wide;

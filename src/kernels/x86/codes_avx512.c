@@ -251,18 +251,6 @@ static void centre_bytes(float *out, const uint8_t *bytes, int32_t times, int32_
     }
 }
 
-static void scale_nibbles(float *out, const uint8_t *packed, const float *table, float scale, uint32_t n)
-{
-    const __m512i places = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-    const __m512 t = _mm512_mul_ps(_mm512_loadu_ps(table), _mm512_set1_ps(scale));
-    for (uint32_t i = 0; i < n; i += 16) {
-        uint64_t eight;
-        memcpy(&eight, packed + i / 2, sizeof eight);
-        const __m512i words = _mm512_mask_set1_epi32(_mm512_set1_epi32((int32_t)eight), 0xff00, (int32_t)(eight >> 32));
-        _mm512_storeu_ps(out + i, _mm512_permutexvar_ps(_mm512_srlv_epi32(words, places), t)); /* reads 4 bits */
-    }
-}
-
 static void times_byte_floats(float *x, const uint8_t *by, uint32_t n)
 {
     const __m512i least = _mm512_set1_epi32(VQ_BYTE_FLOAT_LEAST);
@@ -515,7 +503,6 @@ void vq_codes_kernels_init_avx512(vq_codes_kernels *k)
     k->nibbles = nibbles;
     k->scale_bytes = scale_bytes;
     k->centre_bytes = centre_bytes;
-    k->scale_nibbles = scale_nibbles;
     k->times_byte_floats = times_byte_floats;
     k->dot_us = dot_us;
     k->dot_wide = dot_wide;
