@@ -65,13 +65,19 @@ static const vq_rate_curve *find_curve(const char *method)
     return NULL;
 }
 
-/* The bits to choose from. */
+/* The bits to choose from.  Fractions are those that losses were measured at: what lies between is worse than a line
+ * between them, since some groups of a row then have a bit less than others. */
 static void list_bits(side_choices *s, const vq_kv_option_info *info, const vq_rate *rates, uint32_t n)
 {
-    const double first = rates ? rates[0].bits : info->min, last = rates ? rates[n - 1].bits : info->max;
-    const double step = info->fraction ? 0.25 : 1;
+    const double last = rates ? rates[n - 1].bits : info->max;
     s->n = 0;
-    for (double b = first; b < last && s->n < MOST_CHOICES - 1; b += step)
+    if (rates && info->fraction) {
+        for (uint32_t i = 0; i < n && s->n < MOST_CHOICES; i++)
+            s->bits[s->n++] = rates[i].bits;
+        return;
+    }
+    for (double b = rates ? rates[0].bits : info->min; b < last && s->n < MOST_CHOICES - 1;
+         b += info->fraction ? 0.25 : 1)
         s->bits[s->n++] = b;
     s->bits[s->n++] = last;
 }
