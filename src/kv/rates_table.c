@@ -20,19 +20,6 @@ const vq_rate_curve vq_rate_curves[] = {
             },
     },
     {
-        .method = "amc",
-        .is_candidate = false,
-        .n = 1,
-        .keys =
-            {
-                {0, 0.0337},
-            },
-        .values =
-            {
-                {0, 0.0337},
-            },
-    },
-    {
         .method = "commvq",
         .is_candidate = false,
         .n = 2,
