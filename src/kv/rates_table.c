@@ -20,6 +20,19 @@ const vq_rate_curve vq_rate_curves[] = {
             },
     },
     {
+        .method = "amc",
+        .is_candidate = false,
+        .n = 1,
+        .keys =
+            {
+                {3, 0.02706},
+            },
+        .values =
+            {
+                {3, 0.006646},
+            },
+    },
+    {
         .method = "commvq",
         .is_candidate = false,
         .n = 2,
