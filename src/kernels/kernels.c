@@ -9,4 +9,5 @@ void vq_kernels_init(vq_kernels *k, uint32_t cpu)
     vq_codes_kernels_init(&k->codes, cpu);
     vq_trellis_kernels_init(&k->trellis, cpu);
     vq_turned_kernels_init(&k->turned, cpu);
+    vq_polar_kernels_init(&k->polar, cpu);
 }

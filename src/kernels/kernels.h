@@ -8,6 +8,7 @@
 #include "kernels/attention.h"
 #include "kernels/codes.h"
 #include "kernels/matmul.h"
+#include "kernels/polar.h"
 #include "kernels/trellis.h"
 #include "kernels/turned.h"
 #include "kernels/vec.h"
@@ -20,6 +21,7 @@ typedef struct vq_kernels {
     vq_codes_kernels codes;
     vq_trellis_kernels trellis;
     vq_turned_kernels turned;
+    vq_polar_kernels polar;
 } vq_kernels;
 
 /* `cpu` as from vq_cpu_detect(); 0 gives the definitions. */
