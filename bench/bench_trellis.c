@@ -75,7 +75,8 @@ static void measure_errors(const vq_kernels *k, const kind *w, uint32_t n_values
 static void measure_speed(const vq_kernels *k, const kind *w, double speed[3])
 {
     static float x[TABLE_ROWS * MAX_D], scale[VQ_TRELLISCODE_MAX_GROUPS];
-    static uint8_t codes[TABLE_ROWS * MAX_D / 2], pages[N_PAGES * 64 * MAX_D / 2], tile[64 * MAX_D];
+    static uint8_t codes[TABLE_ROWS * MAX_D / 8 * VQ_TRELLIS_MAX_BITS],
+        pages[N_PAGES * 64 * MAX_D / 8 * VQ_TRELLIS_MAX_BITS], tile[64 * MAX_D];
     float gains[VQ_TRELLIS_ROWS];
     vq_rng rng;
     vq_rng_seed(&rng, 1);
@@ -113,7 +114,7 @@ static double decibels(double error, double bits) { return 10 * log10(error) + 2
 
 int main(int argc, char **argv)
 {
-    static const double rates[] = {1, 1.5, 2, 2.5, 3, 3.5, 4};
+    static const double rates[] = {1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5};
     static const uint32_t sizes[] = {64, 128, 256, 512};
     const unsigned long n_rows = argc > 1 ? strtoul(argv[1], NULL, 10) : 4096;
     if (n_rows < 16 || n_rows > 1 << 20) {

@@ -31,8 +31,8 @@ static uint64_t matrix(const uint8_t *to)
 
 void vq_trellis_table_make(vq_trellis_table *t, const vq_trellis_code *code, uint32_t bits)
 {
-    *t = (vq_trellis_table){.bits = bits, .unit = units_of_error / code->error};
-    for (uint32_t i = 0; i < (uint32_t)VQ_TRELLIS_SETS << (bits - 1); i++) {
+    *t = (vq_trellis_table){.bits = bits, .sets = vq_trellis_sets(bits), .unit = units_of_error / code->error};
+    for (uint32_t i = 0; i < vq_trellis_n_levels(bits); i++) {
         t->level[i] = code->step * (float)(2 * code->value[i] + 1);
         t->value[i] = code->value[i];
         t->key[i] = (uint8_t)(code->value[i] + 64);
@@ -62,18 +62,18 @@ void vq_trellis_table_make(vq_trellis_table *t, const vq_trellis_code *code, uin
                     t->nibble[p][i][n] ^= n >> bit & 1 ? of[i][bit] : 0;
         for (uint32_t l = 0; l + 1 < bits; l++) {
             uint8_t to[8] = {0};
-            to[p] = (uint8_t)(VQ_TRELLIS_SETS << l);
+            to[p] = (uint8_t)(t->sets << l);
             t->other[l][p] = matrix(to);
         }
     }
 }
 
-/* Of coordinate p: 16 other + set */
+/* Of coordinate p: sets * other + set */
 static uint32_t level_at(const vq_trellis_table *t, const uint8_t *group, size_t stride, uint32_t before, uint32_t p)
 {
     uint32_t at = t->set[((uint32_t)group[0] << 8 | before) >> p & (VQ_TRELLIS_WINDOWS - 1)];
     for (uint32_t l = 1; l < t->bits; l++)
-        at += (uint32_t)(group[l * stride] >> p & 1) * (VQ_TRELLIS_SETS / 2u << l);
+        at += (uint32_t)(group[l * stride] >> p & 1) * (t->sets << (l - 1));
     return at;
 }
 

@@ -1,14 +1,15 @@
 /* Kernels of trellis codes (quant/trelliscode.h): the search for a row's best path, and tiles of decoded rows.
  *
- * A row of coordinates is coded in groups of 8, each with its own number of bits b, 1 to 4; groups with 0 are left out.
+ * A row of coordinates is coded in groups of 8, each with its own number of bits b, 1 to 5; groups with 0 are left out.
  * One bit of each coordinate belongs to the trellis, the other b - 1 choose a level.  A group is b bytes: the trellis
  * bits, coordinate p in bit p, then one byte for each of the other bits, the lowest first.
  *
  * What a trellis bit means depends on the 8 before it.  With the group's byte c and that of the group before, a,
  * coordinate p has the window ((c << 8 | a) >> p) & 511, newest bit highest.  A GF(2)-linear map takes the window to
- * one of 16 sets (a convolutional code); a set has 2^(b-1) levels, and the other bits say which.  The group before the
- * first is the last: the path bites its tail, so that a row has no start to pay for.  Every coordinate may thus take
- * one of 2^(b+3) levels, of which 2^b are allowed by what came before.
+ * one of 16 sets (a convolutional code; of 8 with 5 bits, so that levels stay 128); a set has 2^(b-1) levels, and the
+ * other bits say which.  The group before the first is the last: the path bites its tail, so that a row has no start to
+ * pay for.  Every coordinate may thus take one of 2^(b+3) levels (2^7 with 5 bits), of which 2^b are allowed by what
+ * came before.
  *
  * A granule (32 rows) stores groups one after the other, byte after byte of a group: 32 bytes, row r at 16 (r/4 % 2)
  * + 4 (r/8) + r%4, which is the order in which tiles come out of byte shuffles.
@@ -22,11 +23,11 @@
 #include <stdint.h>
 
 enum {
-    VQ_TRELLIS_MAX_BITS = 4,
+    VQ_TRELLIS_MAX_BITS = 5,
     VQ_TRELLIS_STATES = 256,
     VQ_TRELLIS_WINDOWS = 2 * VQ_TRELLIS_STATES,
-    VQ_TRELLIS_SETS = 16,
-    VQ_TRELLIS_LEVELS = VQ_TRELLIS_SETS << (VQ_TRELLIS_MAX_BITS - 1), /* most */
+    VQ_TRELLIS_SETS = 16,    /* most */
+    VQ_TRELLIS_LEVELS = 128, /* most */
     VQ_TRELLIS_TOP_COST = 4095,
     VQ_TRELLIS_MAX_GROUPS = 64, /* of a row that is searched */
     VQ_TRELLIS_ROWS = 32,       /* that are searched side by side */
@@ -34,11 +35,15 @@ enum {
     VQ_TRELLIS_MAX_TILE = 512 * 64, /* bytes of what dots_values reads as one */
 };
 
-/* A code of b bits for N(0, 1).  Level 16 other + set is step * (2 value + 1), |2 value + 1| <= 127, as in
+/* Of a code of b bits. */
+static inline uint32_t vq_trellis_sets(uint32_t bits) { return bits < 5 ? VQ_TRELLIS_SETS : VQ_TRELLIS_SETS / 2; }
+static inline uint32_t vq_trellis_n_levels(uint32_t bits) { return vq_trellis_sets(bits) << (bits - 1); }
+
+/* A code of b bits for N(0, 1).  Level sets * other + set is step * (2 value + 1), |2 value + 1| <= 127, as in
  * quant/levels.h. */
 typedef struct vq_trellis_code {
     float step, error; /* mean squared error on long rows */
-    uint16_t taps[4];  /* bit i of the set is the parity of window & taps[i] */
+    uint16_t taps[4];  /* bit i of the set is the parity of window & taps[i]; with 8 sets the last is 0 */
     int8_t value[VQ_TRELLIS_LEVELS];
 } vq_trellis_code;
 
@@ -46,7 +51,7 @@ extern const vq_trellis_code vq_trellis_gaussian[VQ_TRELLIS_MAX_BITS]; /* [b - 1
 
 /* The same, as kernels read it. */
 typedef struct vq_trellis_table {
-    uint32_t bits;
+    uint32_t bits, sets;
     float unit; /* of costs: so many to the squared error 1 */
     float level[VQ_TRELLIS_LEVELS];
     uint8_t key[VQ_TRELLIS_LEVELS]; /* value + 64 */
@@ -57,7 +62,7 @@ typedef struct vq_trellis_table {
     /* Of coordinate p, what each nibble adds (xor) to the set: p < 4: low of c, low of a, high of a; else low of c,
      * high of c, high of a. */
     uint8_t nibble[8][3][16];
-    /* Of coordinate p, what c, a and the other bits' bytes add to 16 other + set: a bit matrix as GF2P8AFFINEQB has
+    /* Of coordinate p, what c, a and the other bits' bytes add to sets * other + set: a bit matrix as GF2P8AFFINEQB has
      * them, the row of bit i in byte 7 - i. */
     uint64_t current[8], before[8], other[VQ_TRELLIS_MAX_BITS - 1][8];
 } vq_trellis_table;
@@ -65,7 +70,7 @@ typedef struct vq_trellis_table {
 typedef struct vq_trellis_kernels {
     vq_trellis_table tables[VQ_TRELLIS_MAX_BITS]; /* [b - 1] */
 
-    /* cost [n][16][32]: of x [n][32], the squared distance to the nearest level of each set, less that of the nearest
+    /* cost [n][sets][32]: of x [n][32], the squared distance to the nearest level of each set, less that of the nearest
      * set, in units, at most VQ_TRELLIS_TOP_COST. */
     void (*costs)(uint16_t *cost, const float *x, const vq_trellis_table *t, uint32_t n);
     /* 8 coordinates of cost: metric [256][32] of paths to each state (the 8 newest bits, newest highest) before ->

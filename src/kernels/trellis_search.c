@@ -19,22 +19,22 @@ enum {
 
 void vq_trellis_costs_c(uint16_t *cost, const float *x, const vq_trellis_table *t, uint32_t n)
 {
-    const uint32_t n_levels = (uint32_t)SETS << (t->bits - 1);
-    for (uint32_t j = 0; j < n; j++, x += ROWS, cost += (size_t)SETS * ROWS) {
+    const uint32_t sets = t->sets, n_levels = vq_trellis_n_levels(t->bits);
+    for (uint32_t j = 0; j < n; j++, x += ROWS, cost += (size_t)sets * ROWS) {
         float best[SETS][ROWS], least[ROWS];
-        for (uint32_t i = 0; i < SETS; i++)
+        for (uint32_t i = 0; i < sets; i++)
             for (uint32_t r = 0; r < ROWS; r++)
                 best[i][r] = INFINITY;
         for (uint32_t l = 0; l < n_levels; l++)
             for (uint32_t r = 0; r < ROWS; r++) {
                 const float off = x[r] - t->level[l], squared = off * off;
-                best[l % SETS][r] = squared < best[l % SETS][r] ? squared : best[l % SETS][r];
+                best[l % sets][r] = squared < best[l % sets][r] ? squared : best[l % sets][r];
             }
         memcpy(least, best[0], sizeof least);
-        for (uint32_t i = 1; i < SETS; i++)
+        for (uint32_t i = 1; i < sets; i++)
             for (uint32_t r = 0; r < ROWS; r++)
                 least[r] = best[i][r] < least[r] ? best[i][r] : least[r];
-        for (uint32_t i = 0; i < SETS; i++)
+        for (uint32_t i = 0; i < sets; i++)
             for (uint32_t r = 0; r < ROWS; r++) {
                 const float units = (best[i][r] - least[r]) * t->unit;
                 const float within = units < VQ_TRELLIS_TOP_COST ? units : VQ_TRELLIS_TOP_COST;
@@ -71,8 +71,8 @@ void vq_trellis_walk_c(uint32_t *back, uint16_t *metric, const uint16_t *cost, c
     uint16_t other[STATES * ROWS], least[ROWS];
     (void)far;
     for (uint32_t p = 0; p < 8; p += 2) {
-        step_c(back + (size_t)p * STATES, other, metric, cost + (size_t)p * SETS * ROWS, t);
-        step_c(back + (size_t)(p + 1) * STATES, metric, other, cost + (size_t)(p + 1) * SETS * ROWS, t);
+        step_c(back + (size_t)p * STATES, other, metric, cost + (size_t)p * t->sets * ROWS, t);
+        step_c(back + (size_t)(p + 1) * STATES, metric, other, cost + (size_t)(p + 1) * t->sets * ROWS, t);
     }
     memcpy(least, metric, sizeof least);
     for (uint32_t i = 0; i < STATES * ROWS; i++)
@@ -87,7 +87,7 @@ static uint32_t nearest(const vq_trellis_table *t, uint32_t set, float x)
     float best = INFINITY;
     uint32_t other = 0;
     for (uint32_t l = 0; l < 1u << (t->bits - 1); l++) {
-        const float off = x - t->level[SETS * l + set], squared = off * off;
+        const float off = x - t->level[t->sets * l + set], squared = off * off;
         const bool less = squared < best;
         best = less ? squared : best;
         other = less ? l : other;
@@ -104,7 +104,7 @@ void vq_trellis_trace_c(uint8_t *state, float *x, uint8_t *other, const uint32_t
             const uint32_t set = t->set[window], which = nearest(t, set, x[p * ROWS + r]);
             for (uint32_t l = 0; l + 1 < t->bits; l++)
                 other[l * ROWS + r] |= (uint8_t)((which >> l & 1) << p);
-            x[p * ROWS + r] = t->level[SETS * which + set];
+            x[p * ROWS + r] = t->level[t->sets * which + set];
             state[r] = (uint8_t)window;
         }
 }

@@ -1,7 +1,7 @@
 /* Rows of trellis codes (kernels/trellis.h) whose bits differ by dimension: what a calibrated basis asks for, and, with
  * the same bits everywhere or one of two numbers, any rate in between for rotated rows.
  *
- * Dimensions go in groups of 8, each with a scale and 0 to 4 bits, in any order: a dimension stands for gain * scale *
+ * Dimensions go in groups of 8, each with a scale and 0 to 5 bits, in any order: a dimension stands for gain * scale *
  * level, level being one of a code for N(0, 1).  Scales and the steps of the levels are folded into the query (keys)
  * and into what is summed (values), so that a row costs what a row of equal bits costs.
  *
@@ -31,7 +31,7 @@ typedef struct vq_trelliscode {
     uint8_t bits[VQ_TRELLISCODE_MAX_GROUPS];
 } vq_trelliscode;
 
-/* Squared error of rows of `bits` bits (0 to 4) to that of 1, when gains do not shrink them: for sharing bits out. */
+/* Squared error of rows of `bits` bits (0 to 5) to that of 1, when gains do not shrink them: for sharing bits out. */
 float vq_trelliscode_noise(uint32_t bits);
 
 /* bits and scale [(d + 7) / 8]; scale is kept, bits are not.  narrow: coordinates are rotated and have one scale, so

@@ -41,7 +41,7 @@ static void draw_bytes(uint8_t *x, size_t n)
 
 static void check_costs(uint32_t bits, uint32_t n, bool at_end)
 {
-    const size_t n_values = (size_t)n * VQ_TRELLIS_ROWS, n_costs = n_values * VQ_TRELLIS_SETS;
+    const size_t n_values = (size_t)n * VQ_TRELLIS_ROWS, n_costs = n_values * vq_trellis_sets(bits);
     static uint16_t want[MOST_COORDINATES * VQ_TRELLIS_ROWS * VQ_TRELLIS_SETS];
     float *x = take(0, n_values * sizeof *x, at_end);
     uint16_t *cost = take(1, n_costs * sizeof *cost, at_end);
@@ -64,10 +64,11 @@ static void check_costs(uint32_t bits, uint32_t n, bool at_end)
  * that many are equal. */
 static void check_walk(uint32_t bits, bool at_end)
 {
-    enum { N_COSTS = 8 * VQ_TRELLIS_SETS * VQ_TRELLIS_ROWS, N_METRICS = VQ_TRELLIS_STATES * VQ_TRELLIS_ROWS };
+    enum { N_METRICS = VQ_TRELLIS_STATES * VQ_TRELLIS_ROWS };
+    const uint32_t n_costs = 8 * vq_trellis_sets(bits) * VQ_TRELLIS_ROWS;
     static uint16_t want[N_METRICS];
     static uint32_t want_back[8 * VQ_TRELLIS_STATES];
-    uint16_t *cost = take(0, N_COSTS * sizeof *cost, at_end), *metric = take(1, N_METRICS * sizeof *metric, at_end);
+    uint16_t *cost = take(0, n_costs * sizeof *cost, at_end), *metric = take(1, N_METRICS * sizeof *metric, at_end);
     uint32_t *back = take(2, sizeof want_back, at_end);
     const uint32_t modes = (uint32_t)(vq_rng_next(&rng) % 4);
     const bool far = modes > 1;
@@ -79,7 +80,7 @@ static void check_walk(uint32_t bits, bool at_end)
                                          : any == 77  ? 0
                                                       : UINT16_MAX);
     }
-    for (uint32_t i = 0; i < N_COSTS; i++)
+    for (uint32_t i = 0; i < n_costs; i++)
         cost[i] = (uint16_t)(vq_rng_next(&rng) % 5 * (VQ_TRELLIS_TOP_COST / 4));
     tier.walk(back, metric, cost, &definition.tables[bits - 1], far);
     definition.walk(want_back, want, cost, &definition.tables[bits - 1], far);
@@ -93,7 +94,7 @@ static void check_trace(uint32_t bits, bool at_end)
     enum { N = VQ_TRELLIS_ROWS, N_X = 8 * N };
     const vq_trellis_table *t = &definition.tables[bits - 1];
     const size_t n_other = (size_t)N * (bits - 1);
-    uint8_t want_state[N], want_other[3 * N] = {0};
+    uint8_t want_state[N], want_other[(VQ_TRELLIS_MAX_BITS - 1) * N] = {0};
     float want_x[N_X];
     uint32_t *back = take(0, sizeof *back * 8 * VQ_TRELLIS_STATES, at_end);
     float *x = take(1, sizeof want_x, at_end);
@@ -102,10 +103,10 @@ static void check_trace(uint32_t bits, bool at_end)
     draw_bytes(state, N);
     memcpy(want_state, state, N);
     for (uint32_t i = 0; i < N_X; i++) {
-        const float *level = &t->level[vq_rng_next(&rng) % 16];
+        const float *level = &t->level[vq_rng_next(&rng) % t->sets];
         const uint32_t kind = (uint32_t)(vq_rng_next(&rng) % 8);
         want_x[i] = x[i] = kind == 0   ? *level
-                           : kind == 1 ? 0.5F * (level[0] + level[bits > 1 ? 16 : 0])
+                           : kind == 1 ? 0.5F * (level[0] + level[bits > 1 ? t->sets : 0])
                            : kind == 2 ? -40
                                        : (float)vq_rng_normal(&rng);
     }
@@ -121,7 +122,7 @@ static void check_tiles(uint32_t n_groups, uint32_t n_granules, uint32_t pattern
     static uint8_t want[64 * 8 * MOST_GROUPS];
     uint8_t *bits = take(0, n_groups, at_end);
     for (uint32_t g = 0; g < n_groups; g++)
-        bits[g] = (uint8_t)(pattern <= 4 ? pattern : vq_rng_next(&rng) % 5);
+        bits[g] = (uint8_t)(pattern <= VQ_TRELLIS_MAX_BITS ? pattern : vq_rng_next(&rng) % (VQ_TRELLIS_MAX_BITS + 1));
     const size_t packed_bytes = (size_t)32 * n_granules * vq_trellis_row_bytes(bits, n_groups);
     uint8_t *packed = take(1, packed_bytes, at_end);
     draw_bytes(packed, packed_bytes);
@@ -187,7 +188,7 @@ static void tiers_give_the_definitions(void **state)
                     check_trace(bits, at_end);
                 }
             for (uint32_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-                for (uint32_t pattern = 0; pattern < 8; pattern++)
+                for (uint32_t pattern = 0; pattern < 9; pattern++)
                     for (uint32_t n_granules = 1; n_granules <= 2; n_granules++)
                         check_tiles(sizes[i], n_granules, pattern, at_end);
         }
@@ -198,10 +199,10 @@ static void tiers_give_the_definitions(void **state)
 static void definitions_follow_the_drawing(void **state)
 {
     (void)state;
-    enum { GROUPS = 6, ROWS = 64, LANES = 8 * GROUPS };
-    static const uint8_t bits[GROUPS] = {3, 0, 1, 4, 2, 0}, at[GROUPS] = {0, 0, 3, 4, 8, 0};
-    static const uint8_t before[GROUPS] = {4, 0, 0, 2, 3, 0};
-    enum { BYTES = 10 };
+    enum { GROUPS = 7, ROWS = 64, WIDTH = 8 * GROUPS, LANES = WIDTH + 8 };
+    static const uint8_t bits[GROUPS] = {3, 0, 1, 4, 2, 5, 0}, at[GROUPS] = {0, 0, 3, 4, 8, 10, 0};
+    static const uint8_t before[GROUPS] = {5, 0, 0, 2, 3, 4, 0};
+    enum { BYTES = 15 };
     uint8_t codes[ROWS][BYTES], packed[ROWS * BYTES];
     static uint8_t keys[ROWS * LANES];
     static int8_t values[ROWS * LANES];
@@ -212,9 +213,9 @@ static void definitions_follow_the_drawing(void **state)
     definition.unpack_keys(keys, packed, bits, GROUPS, 2, definition.tables, 0);
     definition.unpack_values(values, packed, bits, GROUPS, 2, definition.tables, 0);
     for (uint32_t r = 0; r < ROWS; r++) {
-        float level[LANES];
+        float level[WIDTH];
         vq_trellis_levels(&definition, level, codes[r], bits, GROUPS);
-        for (uint32_t j = 0; j < LANES; j++) {
+        for (uint32_t j = 0; j < WIDTH; j++) {
             const uint32_t g = j / 8, p = j % 8;
             const uint8_t key = keys[((size_t)j / 4 * 64 + r) * 4 + j % 4];
             const int8_t value = values[((size_t)r / 4 * LANES + j) * 4 + r % 4];
@@ -224,11 +225,12 @@ static void definitions_follow_the_drawing(void **state)
             }
             const vq_trellis_code *code = &vq_trellis_gaussian[bits[g] - 1];
             const uint32_t window = ((uint32_t)codes[r][at[g]] << 8 | codes[r][at[before[g]]]) >> p & 511;
+            const uint32_t n_taps = bits[g] < 5 ? 4 : 3; /* 16 sets or 8 */
             uint32_t which = 0;
-            for (uint32_t i = 0; i < 4; i++)
+            for (uint32_t i = 0; i < n_taps; i++)
                 which |= (uint32_t)__builtin_parity(window & code->taps[i]) << i;
             for (uint32_t l = 1; l < bits[g]; l++)
-                which |= (uint32_t)(codes[r][at[g] + l] >> p & 1) << (3 + l);
+                which |= (uint32_t)(codes[r][at[g] + l] >> p & 1) << (n_taps - 1 + l);
             assert_int_equal(value, code->value[which]);
             assert_int_equal(key, code->value[which] + 64);
             assert_true(level[j] == code->step * (float)(2 * value + 1));
@@ -247,12 +249,12 @@ static void rows_are_the_same(void **state)
         tier_name = tier_names[t];
         vq_trellis_kernels_init(&tier, tier_sets[t]);
         for (uint32_t n_groups = 1; n_groups <= MOST_GROUPS; n_groups += n_groups < 10 ? 1 : 27) {
-            enum { ROW = 4 * MOST_GROUPS, N = VQ_TRELLIS_ROWS };
+            enum { ROW = VQ_TRELLIS_MAX_BITS * MOST_GROUPS, N = VQ_TRELLIS_ROWS };
             static uint8_t got[N * ROW], want[N * ROW];
             static float x[2][8 * MOST_GROUPS * N];
             uint8_t bits[MOST_GROUPS];
             for (uint32_t g = 0; g < n_groups; g++)
-                bits[g] = (uint8_t)(vq_rng_next(&rng) % 5);
+                bits[g] = (uint8_t)(vq_rng_next(&rng) % (VQ_TRELLIS_MAX_BITS + 1));
             for (uint32_t j = 0; j < 8 * n_groups * N; j++)
                 x[0][j] = x[1][j] = (float)vq_rng_normal(&rng) * (j % 50 == 9 ? 20 : 1);
             vq_trellis_search(&tier, got, x[0], bits, n_groups);

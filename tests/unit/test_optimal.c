@@ -83,7 +83,9 @@ static double promised_keys(uint32_t d, double power, uint32_t n_bits)
         double most = -1;
         for (uint32_t g = 0; g < n; g++) {
             const double less =
-                has[g] < 4 ? energy[g] * (double)(vq_trelliscode_noise(has[g]) - vq_trelliscode_noise(has[g] + 1)) : -1;
+                has[g] < VQ_TRELLIS_MAX_BITS
+                    ? energy[g] * (double)(vq_trelliscode_noise(has[g]) - vq_trelliscode_noise(has[g] + 1))
+                    : -1;
             if (less > most) {
                 most = less;
                 best = g;
@@ -93,13 +95,14 @@ static double promised_keys(uint32_t d, double power, uint32_t n_bits)
     }
     double most_energy = 0, most_folds = 0;
     uint32_t n_most = 0;
-    for (uint32_t j = 0; j < d && has[j / 8] == 4; j++) { /* fourth roots of what is left are folded too */
+    for (uint32_t j = 0; j < d && has[j / 8] == VQ_TRELLIS_MAX_BITS;
+         j++) { /* fourth roots of what is left are folded too */
         n_most++;
         most_energy += sqrt(of[j][0]);
         most_folds += of[j][1] * sqrt(of[j][0]);
     }
     if (n_most)
-        sum += most_energy / n_most * most_folds * (double)vq_trelliscode_noise(4);
+        sum += most_energy / n_most * most_folds * (double)vq_trelliscode_noise(VQ_TRELLIS_MAX_BITS);
     for (uint32_t g = n_most / 8; g < n; g++) /* mixing runs changes little: their groups have nearly the same energy */
         sum += energy[g] / 8 * (double)vq_trelliscode_noise(has[g]) * folds[g];
     return sum;
@@ -173,7 +176,7 @@ static void error_is_what_water_filling_promises(void **state)
         }
 }
 
-/* `bits` counts all that rows take, and no group of 8 for a row is given away before all have 4 bits. */
+/* `bits` counts all that rows take, and no group of 8 for a row is given away before all have 5 bits. */
 static void bits_are_what_rows_take(void **state)
 {
     (void)state;
@@ -183,17 +186,17 @@ static void bits_are_what_rows_take(void **state)
     for (size_t s = 0; s < 4; s++) {
         const uint32_t d = sizes[s];
         vq_calibration *c = calibration(d, 0.5);
-        for (double bits = 1.5; bits <= 4.5; bits += 0.125) {
+        for (double bits = 1.5; bits <= 5; bits += 0.125) {
             double got = 0;
             bool all = true; /* groups have as many bits as they can */
             for (int keys = 0; keys < 2; keys++) {
                 test_codec t;
                 open_codec(&t, &k, bits, d, keys, c);
                 got += (double)test_codec_page_bytes(&t) * 8 / 64 / d / 2;
-                all = all && bits_of_groups(&t) == 4 * d / 8;
+                all = all && bits_of_groups(&t) == VQ_TRELLIS_MAX_BITS * d / 8;
                 test_codec_close(&t);
             }
-            if (!(got <= bits && (got > bits - 8.0 / (2 * d) || (all && bits > 4))))
+            if (!(got <= bits && (got > bits - 8.0 / (2 * d) || (all && bits > 5))))
                 fail_msg("d %u, %g bits: rows take %g", d, bits, got);
         }
         vq_calibration_close(c);

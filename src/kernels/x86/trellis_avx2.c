@@ -25,23 +25,34 @@ INLINE nibbles split(__m256i v)
     return (nibbles){_mm256_and_si256(v, mask), _mm256_and_si256(_mm256_srli_epi16(v, 4), mask)};
 }
 
-/* The 8 coordinates of a group, as bytes of levels [16 << (bits - 1)]. */
+/* Bit p of each byte to bit 3, the others 0. */
+INLINE __m256i to_third(__m256i v, uint32_t p)
+{
+    const __m256i moved = p < 3 ? _mm256_slli_epi16(v, (int)(3 - p)) : _mm256_srli_epi16(v, (int)(p - 3));
+    return _mm256_and_si256(moved, _mm256_set1_epi8(8));
+}
+
+/* The 8 coordinates of a group, as bytes of levels, of which there are vq_trellis_n_levels.  A look-up takes the four
+ * lowest bits of which it is: the set or, of 8 sets, the first of the other bits too. */
 INLINE void read_group(nibbles *before, __m256i *out, const uint8_t *from, const vq_trellis_table *t,
                        const uint8_t *levels, uint32_t bits)
 {
+    const uint32_t n_tables = vq_trellis_n_levels(bits) / 16, first_blend = bits < 5 ? 1 : 2;
     const nibbles now = split(load(from));
     __m256i table[VQ_TRELLIS_LEVELS / 16];
-    for (uint32_t l = 0; l < 1u << (bits - 1); l++)
+    for (uint32_t l = 0; l < n_tables; l++)
         table[l] = load_table(levels + (size_t)16 * l);
     for (uint32_t p = 0; p < 8; p++) {
-        const __m256i set = _mm256_xor_si256(
+        __m256i low = _mm256_xor_si256(
             _mm256_xor_si256(_mm256_shuffle_epi8(load_table(t->nibble[p][0]), now.low),
                              _mm256_shuffle_epi8(load_table(t->nibble[p][1]), p < 4 ? before->low : now.high)),
             _mm256_shuffle_epi8(load_table(t->nibble[p][2]), before->high));
+        if (bits == 5)
+            low = _mm256_or_si256(low, to_third(load(from + 32), p));
         __m256i level[VQ_TRELLIS_LEVELS / 16];
-        for (uint32_t l = 0; l < 1u << (bits - 1); l++)
-            level[l] = _mm256_shuffle_epi8(table[l], set);
-        for (uint32_t b = 1; b < bits; b++) { /* bit p to where blends look, the top of each byte */
+        for (uint32_t l = 0; l < n_tables; l++)
+            level[l] = _mm256_shuffle_epi8(table[l], low);
+        for (uint32_t b = first_blend; b < bits; b++) { /* bit p to where blends look, the top of each byte */
             const __m256i which = _mm256_slli_epi16(load(from + (size_t)32 * b), (int)(7 - p));
             for (uint32_t l = 0; l < 1u << (bits - 1 - b); l++)
                 level[l] = _mm256_blendv_epi8(level[2 * l], level[2 * l + 1], which);
@@ -64,7 +75,8 @@ INLINE const uint8_t *read_any(nibbles *before, __m256i *out, const uint8_t *fro
     case 1: read_group(before, out, from, t, levels, 1); break;
     case 2: read_group(before, out, from, t, levels, 2); break;
     case 3: read_group(before, out, from, t, levels, 3); break;
-    default: read_group(before, out, from, t, levels, 4);
+    case 4: read_group(before, out, from, t, levels, 4); break;
+    default: read_group(before, out, from, t, levels, 5);
     }
     return from + (size_t)32 * bits;
 }

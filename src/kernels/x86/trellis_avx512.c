@@ -22,16 +22,17 @@ INLINE __m512i units_of(__m512 best, __m512 least, __m512 unit)
 }
 
 /* The square of the nearest is the least of the squares: rounding keeps their order. */
-INLINE void costs_of(uint16_t *cost, const float *x, const vq_trellis_table *t, uint32_t n, uint32_t n_others)
+INLINE void costs_of(uint16_t *cost, const float *x, const vq_trellis_table *t, uint32_t n, uint32_t bits)
 {
+    const uint32_t sets = vq_trellis_sets(bits), n_others = 1u << (bits - 1);
     const __m512 unit = _mm512_set1_ps(t->unit);
-    for (uint32_t j = 0; j < n; j++, x += ROWS, cost += (size_t)SETS * ROWS) {
+    for (uint32_t j = 0; j < n; j++, x += ROWS, cost += (size_t)sets * ROWS) {
         const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + 16);
         const rows v = {_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xdd)};
         rows best[SETS], least;
-        for (uint32_t i = 0; i < SETS; i++) {
+        for (uint32_t i = 0; i < sets; i++) {
             for (uint32_t l = 0; l < n_others; l++) {
-                const __m512 level = _mm512_set1_ps(t->level[SETS * l + i]);
+                const __m512 level = _mm512_set1_ps(t->level[sets * l + i]);
                 const __m512 a = _mm512_abs_ps(_mm512_sub_ps(v.a, level));
                 const __m512 b = _mm512_abs_ps(_mm512_sub_ps(v.b, level));
                 best[i].a = l ? _mm512_min_ps(a, best[i].a) : a;
@@ -41,7 +42,7 @@ INLINE void costs_of(uint16_t *cost, const float *x, const vq_trellis_table *t, 
             least.b = i ? _mm512_min_ps(best[i].b, least.b) : best[i].b;
         }
         least = (rows){_mm512_mul_ps(least.a, least.a), _mm512_mul_ps(least.b, least.b)};
-        for (uint32_t i = 0; i < SETS; i++)
+        for (uint32_t i = 0; i < sets; i++)
             _mm512_storeu_si512(cost + (size_t)i * ROWS, _mm512_packus_epi32(units_of(best[i].a, least.a, unit),
                                                                              units_of(best[i].b, least.b, unit)));
     }
@@ -52,8 +53,9 @@ static void costs(uint16_t *cost, const float *x, const vq_trellis_table *t, uin
     switch (t->bits) {
     case 1: costs_of(cost, x, t, n, 1); break;
     case 2: costs_of(cost, x, t, n, 2); break;
-    case 3: costs_of(cost, x, t, n, 4); break;
-    default: costs_of(cost, x, t, n, 8);
+    case 3: costs_of(cost, x, t, n, 3); break;
+    case 4: costs_of(cost, x, t, n, 4); break;
+    default: costs_of(cost, x, t, n, 5);
     }
 }
 
@@ -75,7 +77,7 @@ INLINE __m512i step(uint32_t *back, uint16_t *metric, const uint16_t *cost, uint
 {
     const uint32_t old = t->set[1], new = t->set[STATES];
     __m512i least = _mm512_set1_epi16(-1);
-    for (uint32_t set = 0; set < SETS; set++) {
+    for (uint32_t set = 0; set < t->sets; set++) {
         const __m512i p00 = _mm512_loadu_si512(cost + (size_t)set * ROWS);
         const __m512i p01 = _mm512_loadu_si512(cost + (size_t)(set ^ old) * ROWS);
         const __m512i p10 = _mm512_loadu_si512(cost + (size_t)(set ^ new) * ROWS);
@@ -100,8 +102,8 @@ INLINE __m512i step(uint32_t *back, uint16_t *metric, const uint16_t *cost, uint
 INLINE void walk_of(uint32_t *back, uint16_t *metric, const uint16_t *cost, const vq_trellis_table *t, bool far)
 {
     for (uint32_t p = 0; p < 7; p++)
-        step(back + (size_t)p * STATES, metric, cost + (size_t)p * SETS * ROWS, p, t, far, false);
-    const __m512i least = step(back + (size_t)7 * STATES, metric, cost + (size_t)7 * SETS * ROWS, 7, t, far, true);
+        step(back + (size_t)p * STATES, metric, cost + (size_t)p * t->sets * ROWS, p, t, far, false);
+    const __m512i least = step(back + (size_t)7 * STATES, metric, cost + (size_t)7 * t->sets * ROWS, 7, t, far, true);
     for (uint32_t i = 0; i < STATES * ROWS; i += ROWS)
         _mm512_storeu_si512(metric + i, _mm512_sub_epi16(_mm512_loadu_si512(metric + i), least));
 }
@@ -117,7 +119,7 @@ static void walk(uint32_t *back, uint16_t *metric, const uint16_t *cost, const v
 /* Sets are linear: those of the window's lowest four bits, of the next four, and of the highest. */
 static void trace(uint8_t *state, float *x, uint8_t *other, const uint32_t *back, const vq_trellis_table *t)
 {
-    const uint32_t n_others = 1u << (t->bits - 1);
+    const uint32_t n_others = 1u << (t->bits - 1), sets = t->sets;
     const __m512i one = _mm512_set1_epi32(1), low = _mm512_set1_epi32(15);
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i of_lowest = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)t->set));
@@ -129,7 +131,7 @@ static void trace(uint8_t *state, float *x, uint8_t *other, const uint32_t *back
         const __m512i shift = _mm512_add_epi32(lanes, _mm512_set1_epi32((int32_t)h));
         __m512i now = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(state + h)));
         __m512i bytes[VQ_TRELLIS_MAX_BITS - 1] = {_mm512_setzero_si512(), _mm512_setzero_si512(),
-                                                  _mm512_setzero_si512()};
+                                                  _mm512_setzero_si512(), _mm512_setzero_si512()};
         for (uint32_t p = 8; p-- > 0;) {
             const __m512i lost = _mm512_i32gather_epi32(now, back + (size_t)p * STATES, 4);
             const __m512i window =
@@ -145,8 +147,11 @@ static void trace(uint8_t *state, float *x, uint8_t *other, const uint32_t *back
             __m512 level = _mm512_permutexvar_ps(set, _mm512_loadu_ps(t->level)), off = _mm512_sub_ps(own, level);
             __m512 best = _mm512_mul_ps(off, off);
             __m512i which = _mm512_setzero_si512();
-            for (uint32_t l = 1; l < n_others; l++) {
-                const __m512 candidate = _mm512_permutexvar_ps(set, _mm512_loadu_ps(t->level + (size_t)SETS * l));
+            for (uint32_t l = 1; l < n_others; l++) { /* a register has the levels of 16 sets, or of 8 twice */
+                const uint32_t first = sets * l, within = first % 16;
+                const __m512 candidate =
+                    _mm512_permutexvar_ps(_mm512_add_epi32(set, _mm512_set1_epi32((int32_t)within)),
+                                          _mm512_loadu_ps(t->level + first - within));
                 off = _mm512_sub_ps(own, candidate);
                 const __m512 squared = _mm512_mul_ps(off, off);
                 const __mmask16 less = _mm512_cmp_ps_mask(squared, best, _CMP_LT_OQ);

@@ -27,17 +27,17 @@ INLINE __m256i units_of(__m256 best, __m256 least, __m256 unit)
  * apart from the others: packing puts them in order again. */
 static void costs(uint16_t *cost, const float *x, const vq_trellis_table *t, uint32_t n)
 {
-    const uint32_t n_others = 1u << (t->bits - 1);
+    const uint32_t n_others = 1u << (t->bits - 1), sets = t->sets;
     const __m256 unit = _mm256_set1_ps(t->unit);
-    for (uint32_t j = 0; j < n; j++, x += ROWS, cost += (size_t)SETS * ROWS)
+    for (uint32_t j = 0; j < n; j++, x += ROWS, cost += (size_t)sets * ROWS)
         for (uint32_t h = 0; h < ROWS; h += HALF) {
             const __m256 low = _mm256_loadu_ps(x + h), high = _mm256_loadu_ps(x + h + 8);
             const __m256 v = _mm256_permute2f128_ps(low, high, 0x20), w = _mm256_permute2f128_ps(low, high, 0x31);
             __m256 best[SETS][2], least[2] = {_mm256_set1_ps(INFINITY), _mm256_set1_ps(INFINITY)};
-            for (uint32_t i = 0; i < SETS; i++) {
+            for (uint32_t i = 0; i < sets; i++) {
                 best[i][0] = best[i][1] = _mm256_set1_ps(INFINITY);
                 for (uint32_t l = 0; l < n_others; l++) {
-                    const __m256 level = _mm256_broadcast_ss(&t->level[SETS * l + i]);
+                    const __m256 level = _mm256_broadcast_ss(&t->level[sets * l + i]);
                     const __m256 a = magnitude(_mm256_sub_ps(v, level)), b = magnitude(_mm256_sub_ps(w, level));
                     best[i][0] = _mm256_min_ps(a, best[i][0]);
                     best[i][1] = _mm256_min_ps(b, best[i][1]);
@@ -47,7 +47,7 @@ static void costs(uint16_t *cost, const float *x, const vq_trellis_table *t, uin
             }
             for (uint32_t part = 0; part < 2; part++)
                 least[part] = _mm256_mul_ps(least[part], least[part]);
-            for (uint32_t i = 0; i < SETS; i++)
+            for (uint32_t i = 0; i < sets; i++)
                 store(cost + (size_t)i * ROWS + h,
                       _mm256_packus_epi32(units_of(best[i][0], least[0], unit), units_of(best[i][1], least[1], unit)));
         }
@@ -70,7 +70,7 @@ INLINE void step(uint32_t *back, uint16_t *metric, const uint16_t *cost, uint32_
                  bool far)
 {
     const uint32_t old = t->set[1], new = t->set[STATES];
-    for (uint32_t set = 0; set < SETS; set++)
+    for (uint32_t set = 0; set < t->sets; set++)
         for (uint32_t h = 0; h < ROWS; h += HALF) {
             const __m256i p00 = load(cost + (size_t)set * ROWS + h), p01 = load(cost + (size_t)(set ^ old) * ROWS + h);
             const __m256i p10 = load(cost + (size_t)(set ^ new) * ROWS + h);
@@ -98,7 +98,7 @@ INLINE void step(uint32_t *back, uint16_t *metric, const uint16_t *cost, uint32_
 INLINE void walk_of(uint32_t *back, uint16_t *metric, const uint16_t *cost, const vq_trellis_table *t, bool far)
 {
     for (uint32_t p = 0; p < 8; p++)
-        step(back + (size_t)p * STATES, metric, cost + (size_t)p * SETS * ROWS, p, t, far);
+        step(back + (size_t)p * STATES, metric, cost + (size_t)p * t->sets * ROWS, p, t, far);
     for (uint32_t h = 0; h < ROWS; h += HALF) {
         __m256i least = load(metric + h);
         for (uint32_t i = 1; i < STATES; i++)

@@ -40,7 +40,7 @@ INLINE __m512i times(__m512i bytes, uint64_t matrix)
     return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64((long long)matrix), 0);
 }
 
-/* The 8 coordinates of a group, as bytes of levels [16 << (bits - 1)]. */
+/* The 8 coordinates of a group, as bytes of levels, of which there are vq_trellis_n_levels. */
 INLINE void read_group(reader *r, __m512i *out, const vq_trellis_table *t, const uint8_t *levels, uint32_t bits)
 {
     __m512i plane[VQ_TRELLIS_MAX_BITS], table[2];
@@ -78,7 +78,8 @@ INLINE void read_any(reader *r, __m512i *out, const vq_trellis_table *tables, ui
     case 1: read_group(r, out, t, levels, 1); break;
     case 2: read_group(r, out, t, levels, 2); break;
     case 3: read_group(r, out, t, levels, 3); break;
-    default: read_group(r, out, t, levels, 4);
+    case 4: read_group(r, out, t, levels, 4); break;
+    default: read_group(r, out, t, levels, 5);
     }
 }
 

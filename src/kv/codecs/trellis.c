@@ -1,6 +1,6 @@
 /* The project's own calibration-free codec on trellis codes (quant/trelliscode.h): what velox does with keys (their
  * mean over 32 neighbours stored once, then a rotation), and rows of codes whose error is 2 dB smaller than that of
- * Lloyd-Max codes of the same bits; or any number of bits between 1 and 4, some groups of 8 rotated dimensions having
+ * Lloyd-Max codes of the same bits; or any number of bits between 1 and 5, some groups of 8 rotated dimensions having
  * one more than the others.
  *
  * Page: codes of two granules; 64 gains, one byte each; for each granule its gains' scale and, for keys, the mean; with
@@ -336,7 +336,7 @@ static void finish(const vq_codec_state *s, const float *acc, float *out)
 
 const vq_codec vq_codec_trellis = {
     .name = "trellis",
-    .summary = "keys less the mean of 32 neighbours; rotated rows, trellis codes, 1 to 4 bits in fractions",
+    .summary = "keys less the mean of 32 neighbours; rotated rows, trellis codes, 1 to 5 bits in fractions",
     .paper = "this project; trellises as in Marcellin and Fischer, 1990",
     .options = options,
     .n_options = N_OPTIONS,
