@@ -23,6 +23,18 @@ void vq_codes_hadamard_c(float *x, uint32_t n)
         x[i] *= s;
 }
 
+static void mix_blocks_c(float *out, const float *x, const float *by, uint32_t m, uint32_t n, bool turned)
+{
+    for (uint32_t i = 0; i < m; i++, out += n) {
+        memset(out, 0, n * sizeof *out);
+        for (uint32_t j = 0; j < m; j++) {
+            const float c = turned ? by[(size_t)j * m + i] : by[(size_t)i * m + j];
+            for (uint32_t t = 0; t < n; t++)
+                out[t] += c * x[(size_t)j * n + t];
+        }
+    }
+}
+
 static void flip_c(float *x, const uint8_t *sign_bits, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -298,6 +310,7 @@ void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
 {
     *k = (vq_codes_kernels){
         .hadamard = vq_codes_hadamard_c,
+        .mix_blocks = mix_blocks_c,
         .flip = flip_c,
         .sum_squares = sum_squares_c,
         .largest = largest_c,

@@ -55,6 +55,9 @@ static inline float vq_byte_float(uint8_t code)
 typedef struct vq_codes_kernels {
     /* In place: x = H x / sqrt(n), H the Sylvester-Hadamard matrix, n a power of two. */
     void (*hadamard)(float *x, uint32_t n);
+    /* Blocks of n values, n a multiple of 8: out[i] = sum over j of by[i][j] x[j], j ascending, of x [m][n] and by
+     * [m][m], which is read as [j][i] if `turned`; out is not x. */
+    void (*mix_blocks)(float *out, const float *x, const float *by, uint32_t m, uint32_t n, bool turned);
     /* x[i] = -x[i] where bit i is set */
     void (*flip)(float *x, const uint8_t *sign_bits, uint32_t n);
     /* sum of squares, in 16 interleaved parts: part p takes p, p + 16, ..; then halves are added */

@@ -103,29 +103,21 @@ size_t vq_rotation_bytes(const vq_rotation *r)
     return (r->d + 7) / 8 + (r->across ? (size_t)r->m * r->m * sizeof(float) : 0);
 }
 
-enum { LANES = 8 };
-
 /* out[i] = sum over j of across[i][j] x[j] (or its transpose), blocks of n_block.  Sums go over j in ascending order.
  */
 static void mix_blocks(const vq_rotation *r, float *x, float *out, bool transpose)
 {
     const uint32_t m = r->m, n = r->n_block;
+    if (n % 8 == 0) {
+        r->k->mix_blocks(out, x, r->across, m, n, transpose);
+        memcpy(x, out, r->d * sizeof *x);
+        return;
+    }
     memset(out, 0, r->d * sizeof *out);
     if (n == 1 && transpose) {
         for (uint32_t j = 0; j < m; j++) /* rows of `across` are columns here: lanes are outputs */
             for (uint32_t i = 0; i < m; i++)
                 out[i] += r->across[(size_t)j * m + i] * x[j];
-    } else if (n % LANES == 0) {
-        for (uint32_t i = 0; i < m; i++)
-            for (uint32_t t = 0; t < n; t += LANES) {
-                float sum[LANES] = {0};
-                for (uint32_t j = 0; j < m; j++) {
-                    const float c = transpose ? r->across[(size_t)j * m + i] : r->across[(size_t)i * m + j];
-                    for (uint32_t lane = 0; lane < LANES; lane++)
-                        sum[lane] += c * x[j * n + t + lane];
-                }
-                memcpy(out + i * n + t, sum, sizeof sum);
-            }
     } else {
         for (uint32_t i = 0; i < m; i++)
             for (uint32_t j = 0; j < m; j++) {

@@ -71,6 +71,24 @@ static void check_grid(float *x, uint32_t n, uint32_t bits)
     }
 }
 
+/* Blocks of a multiple of eight, and the sum that the header states. */
+static void check_mix(uint32_t m, uint32_t n, bool at_end)
+{
+    float *x = take(0, (size_t)m * n * sizeof *x, at_end), *by = take(1, (size_t)m * m * sizeof *by, at_end);
+    float *out = take(2, (size_t)m * n * sizeof *out, at_end), want[MOST_D];
+    draw(x, m * n);
+    draw(by, m * m);
+    for (uint32_t turned = 0; turned < 2; turned++) {
+        tier.mix_blocks(out, x, by, m, n, turned);
+        definition.mix_blocks(want, x, by, m, n, turned);
+        SAME("mix_blocks", n, out, want, (size_t)m * n * sizeof *out);
+        float sum = 0; /* of the last block's last value */
+        for (uint32_t j = 0; j < m; j++)
+            sum += (turned ? by[j * m + m - 1] : by[(m - 1) * m + j]) * x[j * n + n - 1];
+        SAME("mix_blocks' sum", n, &sum, &want[m * n - 1], sizeof sum);
+    }
+}
+
 static void check_vectors(uint32_t n, bool at_end)
 {
     float *x = take(0, n * sizeof *x, at_end), *y = take(1, n * sizeof *y, at_end);
@@ -372,6 +390,9 @@ static void tiers_equal_the_definitions(void **state)
                 check_vectors(sizes[i], end);
                 check_join(sizes[i], end);
             }
+            for (uint32_t n = 8; n <= 128; n *= 2)
+                for (uint32_t m = 1; m * n <= MOST_D; m += 2)
+                    check_mix(m, n, end);
             check_weights(end);
             for (uint32_t bits = 1; bits <= 8; bits++)
                 for (uint32_t groups = 1; groups <= 64; groups = groups < 5 ? groups + 1 : groups * 2 + 1)

@@ -26,22 +26,30 @@ static inline void store_some(float *x, __m256 v, uint32_t n)
         _mm256_maskstore_ps(x, tail_mask(n), v);
 }
 
-static void hadamard(float *x, uint32_t n)
+/* Sums and differences of neighbours, of pairs and of halves of four. */
+static inline __m256 hadamard_eight(__m256 v)
 {
-    if (n < 16) {
+    __m256 w = _mm256_permute_ps(v, 0xb1);
+    v = _mm256_blend_ps(_mm256_add_ps(v, w), _mm256_sub_ps(w, v), 0xaa);
+    w = _mm256_permute_ps(v, 0x4e);
+    v = _mm256_blend_ps(_mm256_add_ps(v, w), _mm256_sub_ps(w, v), 0xcc);
+    w = _mm256_permute2f128_ps(v, v, 1);
+    return _mm256_blend_ps(_mm256_add_ps(v, w), _mm256_sub_ps(w, v), 0xf0);
+}
+
+void vq_codes_hadamard_avx2(float *x, uint32_t n)
+{
+    if (n < 8) {
         vq_codes_hadamard_c(x, n);
         return;
     }
     const __m256 scale = _mm256_set1_ps(1 / sqrtf((float)n));
-    for (uint32_t i = 0; i < n; i += 8) {
-        __m256 v = _mm256_loadu_ps(x + i), w = _mm256_permute_ps(v, 0xb1);
-        v = _mm256_blend_ps(_mm256_add_ps(v, w), _mm256_sub_ps(w, v), 0xaa);
-        w = _mm256_permute_ps(v, 0x4e);
-        v = _mm256_blend_ps(_mm256_add_ps(v, w), _mm256_sub_ps(w, v), 0xcc);
-        w = _mm256_permute2f128_ps(v, v, 1);
-        v = _mm256_blend_ps(_mm256_add_ps(v, w), _mm256_sub_ps(w, v), 0xf0);
-        _mm256_storeu_ps(x + i, v);
+    if (n == 8) {
+        _mm256_storeu_ps(x, _mm256_mul_ps(hadamard_eight(_mm256_loadu_ps(x)), scale));
+        return;
     }
+    for (uint32_t i = 0; i < n; i += 8)
+        _mm256_storeu_ps(x + i, hadamard_eight(_mm256_loadu_ps(x + i)));
     for (uint32_t h = 8; h < n; h *= 2)
         for (uint32_t i = 0; i < n; i += 2 * h)
             for (uint32_t j = i; j < i + h; j += 8) {
@@ -54,6 +62,20 @@ static void hadamard(float *x, uint32_t n)
                 _mm256_storeu_ps(x + j, sum);
                 _mm256_storeu_ps(x + j + h, difference);
             }
+}
+
+static void mix_blocks(float *out, const float *x, const float *by, uint32_t m, uint32_t n, bool turned)
+{
+    const size_t row = turned ? 1 : m, column = turned ? m : 1;
+    for (uint32_t i = 0; i < m; i++, by += row)
+        for (uint32_t t = 0; t < n; t += 8) {
+            __m256 sum = _mm256_setzero_ps();
+            for (uint32_t j = 0; j < m; j++) {
+                const __m256 v = _mm256_loadu_ps(x + (size_t)j * n + t);
+                sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_broadcast_ss(by + j * column), v));
+            }
+            _mm256_storeu_ps(out + (size_t)i * n + t, sum);
+        }
 }
 
 static void flip(float *x, const uint8_t *sign_bits, uint32_t n)
@@ -431,7 +453,8 @@ static float quantise_wide(int8_t *out, size_t stride, int32_t *sum, const float
 
 void vq_codes_kernels_init_avx2(vq_codes_kernels *k)
 {
-    k->hadamard = hadamard;
+    k->hadamard = vq_codes_hadamard_avx2;
+    k->mix_blocks = mix_blocks;
     k->flip = flip;
     k->sum_squares = sum_squares;
     k->largest = largest;

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+void vq_codes_hadamard_avx2(float *x, uint32_t n);
 void vq_codes_unpack_keys_avx2(uint8_t *tile, const uint8_t *packed, uint32_t bits, const uint8_t *table,
                                uint32_t n_groups, uint32_t n_granules, ptrdiff_t ahead);
 void vq_codes_unpack_values_avx2(int8_t *tile, const uint8_t *packed, uint32_t bits, const int8_t *table,

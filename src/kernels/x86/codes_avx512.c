@@ -6,6 +6,7 @@
 
 #include "kernels/codes_inner.h"
 #include "kernels/codes_sum.h"
+#include "kernels/x86/codes_avx2.h"
 #include "kernels/x86/codes_avx512.h"
 
 static inline __mmask16 tail(uint32_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
@@ -18,7 +19,7 @@ static inline __m512 swapped(__m512 x, __m512 other, __mmask16 upper)
 static void hadamard(float *x, uint32_t n)
 {
     if (n < 16) {
-        vq_codes_hadamard_c(x, n);
+        vq_codes_hadamard_avx2(x, n);
         return;
     }
     const __m512 scale = _mm512_set1_ps(1 / sqrtf((float)n));
@@ -53,6 +54,12 @@ static void flip(float *x, const uint8_t *sign_bits, uint32_t n)
         memcpy(&bits, sign_bits + i / 8, 2);
         const __m512i v = _mm512_loadu_si512(x + i);
         _mm512_storeu_si512(x + i, _mm512_mask_xor_epi32(v, bits, v, sign));
+    }
+    if (n - i >= 8) {
+        const __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
+        const __m256i turned = _mm256_mask_xor_epi32(v, sign_bits[i / 8], v, _mm512_castsi512_si256(sign));
+        _mm256_storeu_si256((__m256i *)(void *)(x + i), turned);
+        i += 8;
     }
     for (; i < n; i++)
         if (sign_bits[i / 8] >> (i % 8) & 1)
