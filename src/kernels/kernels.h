@@ -7,6 +7,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/codes.h"
+#include "kernels/folded.h"
 #include "kernels/matmul.h"
 #include "kernels/polar.h"
 #include "kernels/trellis.h"
@@ -22,6 +23,7 @@ typedef struct vq_kernels {
     vq_trellis_kernels trellis;
     vq_turned_kernels turned;
     vq_polar_kernels polar;
+    vq_folded_kernels folded;
 } vq_kernels;
 
 /* `cpu` as from vq_cpu_detect(); 0 gives the definitions. */

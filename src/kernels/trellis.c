@@ -132,13 +132,14 @@ static void unpack_values_c(int8_t *tile, const uint8_t *packed, const uint8_t *
 }
 
 static void dots_keys_c(int32_t *out, const uint8_t *tile, uint32_t n_groups, uint32_t n_granules, const int8_t *b,
-                        size_t low, size_t stride, uint32_t n)
+                        size_t low, size_t second, size_t stride, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++, out += 64, b += stride)
         for (uint32_t r = 0; r < 32 * n_granules; r++) {
+            const int8_t *own = b + (r < 32 ? 0 : second);
             out[r] = 0;
             for (uint32_t j = 0; j < 8 * n_groups; j++)
-                out[r] += tile[((size_t)(j / 4) * 64 + r) * 4 + j % 4] * (low ? 128 * b[j] + b[low + j] : b[j]);
+                out[r] += tile[((size_t)(j / 4) * 64 + r) * 4 + j % 4] * (low ? 128 * b[j] + b[low + j] : own[j]);
         }
 }
 

@@ -91,9 +91,10 @@ typedef struct vq_trellis_kernels {
     void (*unpack_values)(int8_t *tile, const uint8_t *packed, const uint8_t *bits, uint32_t n_groups,
                           uint32_t n_granules, const vq_trellis_table *tables, ptrdiff_t ahead);
     /* out [n][64], 32 n_granules lanes of each: the rows of a tile times 128 b[..] + b[low + ..], exactly, b [8
-     * n_groups] within -64..64; or, low being 0, times b, within -127..127.  Queries are `stride` apart. */
+     * n_groups] within -64..64; or, low being 0, times b, within -127..127, rows of the second granule times b[second +
+     * ..].  Queries are `stride` apart. */
     void (*dots_keys)(int32_t *out, const uint8_t *tile, uint32_t n_groups, uint32_t n_granules, const int8_t *b,
-                      size_t low, size_t stride, uint32_t n);
+                      size_t low, size_t second, size_t stride, uint32_t n);
     /* For few queries (n <= VQ_TRELLIS_FUSED), without a tile: out [n][8 n_groups] = sums of values times weights
      * b [32 n_granules]. */
     void (*dots_values)(int32_t *out, size_t out_stride, const uint8_t *packed, const uint8_t *bits, uint32_t n_groups,

@@ -319,6 +319,24 @@ void vq_rowcode_score(const vq_rowcode *rc, const vq_rowcode_page *page, const v
             memset(out + (size_t)i * VQ_CODES_ROWS + n_lanes, 0, (VQ_CODES_ROWS - n_lanes) * sizeof *out);
 }
 
+void vq_rowcode_unpack_keys(const vq_rowcode *rc, const vq_rowcode_page *page, uint8_t *tile)
+{
+    rc->k->unpack_keys(tile, page->packed, rc->levels->bits, rc->levels->key[1], rc->n_groups, page->n_granules,
+                       ahead(page));
+}
+
+void vq_rowcode_dots(const vq_rowcode *rc, const vq_rowcode_page *page, const uint8_t *tile, uint32_t granule,
+                     const int8_t *b, size_t stride, uint32_t n, int32_t *dots)
+{
+    const uint32_t first = granule * VQ_CODES_GRANULE;
+    if (tile)
+        rc->k->dots_us(dots + first, VQ_CODES_ROWS, tile + (size_t)4 * first, VQ_CODES_ROWS * 4, VQ_CODES_GRANULE,
+                       padded(rc) / 4, b, stride, n);
+    else
+        rc->k->dots_keys(dots + first, page->packed + granule * vq_rowcode_granule_bytes(rc), rc->levels->bits,
+                         rc->levels->key[1], rc->n_groups, 1, b, stride, n, ahead(page));
+}
+
 static void mix_wide(const vq_rowcode *rc, const int8_t *high, const int8_t *low, const float *norms, uint32_t n_quads,
                      const float *weights, uint32_t n, float *acc, size_t acc_stride)
 {

@@ -82,6 +82,12 @@ typedef struct vq_rowcode_page {
 /* out [n][64] = q . x^ for the rows of the granules, zeros past them; queries stride bytes apart */
 void vq_rowcode_score(const vq_rowcode *rc, const vq_rowcode_page *page, const void *queries, size_t stride, uint32_t n,
                       float *out);
+/* For queries that are integers already and differ by granule: the page's codes as a tile [d * 64], and dots [n][64] of
+ * one granule's rows (in their 32 lanes) with b [n] of 8 n_groups bytes, `stride` apart; tile NULL: at most 4 queries.
+ * Narrow levels and queries only. */
+void vq_rowcode_unpack_keys(const vq_rowcode *rc, const vq_rowcode_page *page, uint8_t *tile);
+void vq_rowcode_dots(const vq_rowcode *rc, const vq_rowcode_page *page, const uint8_t *tile, uint32_t granule,
+                     const int8_t *b, size_t stride, uint32_t n, int32_t *dots);
 /* acc [n] rows acc_stride apart, d each += sum over rows of weights [n][64] * norms * level, in the rotated space;
  * weights must be 0, not just absent, past the last row */
 void vq_rowcode_mix(const vq_rowcode *rc, const vq_rowcode_page *page, const float *weights, uint32_t n, float *acc,

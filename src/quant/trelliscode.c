@@ -215,10 +215,33 @@ void vq_trelliscode_score(const vq_trelliscode *m, const uint8_t *page, const ui
     for (uint32_t now; n > 0; n -= now, q += now * stride, out += (size_t)now * VQ_CODES_ROWS) {
         now = n < QUERIES_AT_ONCE ? n : QUERIES_AT_ONCE;
         m->trellis->dots_keys(dots, tile, m->n_groups, n_granules, (const int8_t *)q + VQ_WIDE_QUERY_HEAD,
-                              m->narrow ? 0 : vq_wide_query_half(m->width), stride, now);
+                              m->narrow ? 0 : vq_wide_query_half(m->width), 0, stride, now);
         vq_wide_query_finish(m->k, dots, n_granules, q, stride, now, gains, bases, out);
         bases = bases ? bases + (size_t)2 * now : NULL;
     }
+}
+
+float vq_trelliscode_steps(const vq_trelliscode *m, int16_t *steps)
+{
+    float most = 0;
+    for (uint32_t g = 0; g < m->n_groups; g++)
+        most = fmaxf(most, m->scale[g] * step_of(m->bits[g]));
+    for (uint32_t j = 0; j < m->width; j++)
+        steps[j] = (int16_t)rintf(32767 * (m->scale[j / VQ_CODES_GROUP] * step_of(m->bits[j / VQ_CODES_GROUP]) / most));
+    return most;
+}
+
+void vq_trelliscode_unpack_keys(const vq_trelliscode *m, const uint8_t *page, const uint8_t *next, uint32_t n_granules,
+                                uint8_t *tile)
+{
+    const ptrdiff_t ahead = next ? (ptrdiff_t)((uintptr_t)next - (uintptr_t)page) : 0;
+    m->trellis->unpack_keys(tile, page, m->bits, m->n_groups, n_granules, m->trellis->tables, ahead);
+}
+
+void vq_trelliscode_dots(const vq_trelliscode *m, const uint8_t *tile, uint32_t n_granules, const int8_t *b,
+                         size_t second, size_t stride, uint32_t n, int32_t *dots)
+{
+    m->trellis->dots_keys(dots, tile, m->n_groups, n_granules, b, 0, second, stride, n);
 }
 
 /* ---- values ---- */

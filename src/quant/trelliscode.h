@@ -57,6 +57,16 @@ void vq_trelliscode_prepare(const vq_trelliscode *m, void *query, const float *q
 void vq_trelliscode_score(const vq_trelliscode *m, const uint8_t *page, const uint8_t *next, const float *gains,
                           uint32_t n_granules, const void *queries, size_t stride, uint32_t n, const float *bases,
                           float *out);
+/* For queries that are integers already and differ by granule: the page's codes as a tile [width * 64], and dots
+ * [n][64] of its rows with b [n] of width bytes, `stride` apart, those for the second granule `second` bytes further.
+ * What 1 of the codes stands for is what vq_trelliscode_steps returns times steps[j] / 32767 at coordinate j; steps
+ * [width].
+ */
+float vq_trelliscode_steps(const vq_trelliscode *m, int16_t *steps);
+void vq_trelliscode_unpack_keys(const vq_trelliscode *m, const uint8_t *page, const uint8_t *next, uint32_t n_granules,
+                                uint8_t *tile);
+void vq_trelliscode_dots(const vq_trelliscode *m, const uint8_t *tile, uint32_t n_granules, const int8_t *b,
+                         size_t second, size_t stride, uint32_t n, int32_t *dots);
 /* acc [n] acc_stride apart, [width] each, += weights [n][64] times rows, to be multiplied by the scales once; gains 0
  * past the granules. */
 void vq_trelliscode_mix(const vq_trelliscode *m, const uint8_t *page, const uint8_t *next, const float *gains,

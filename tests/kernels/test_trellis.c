@@ -136,14 +136,14 @@ static void check_tiles(uint32_t n_groups, uint32_t n_granules, uint32_t pattern
     int32_t *dots = take(4, (size_t)64 * n_queries * sizeof *dots, at_end);
     tier.unpack_keys(tile, packed, bits, n_groups, n_granules, tier.tables, ahead);
     definition.unpack_keys(want, packed, bits, n_groups, n_granules, definition.tables, 0);
-    for (uint32_t time = 0; time < 5; time++) { /* single coordinates, the largest, any; one half */
-        const size_t low = time < 4 ? width : 0;
+    for (uint32_t time = 0; time < 6; time++) { /* single coordinates, the largest, any; one half; a half a granule */
+        const size_t low = time < 4 ? width : 0, second = time < 5 ? 0 : width;
         for (uint32_t i = 0; i < 2 * n_queries * width; i++) {
-            const int any = (int)(vq_rng_next(&rng) % (time == 4 ? 255 : 129)) - (time == 4 ? 127 : 64);
+            const int any = (int)(vq_rng_next(&rng) % (time >= 4 ? 255 : 129)) - (time >= 4 ? 127 : 64);
             b[i] = (int8_t)(time == 0 ? i % width == i / width * 3 % width : time == 1 ? -64 : time == 2 ? 64 : any);
         }
-        tier.dots_keys(dots, tile, n_groups, n_granules, b, low, (size_t)2 * width, n_queries);
-        definition.dots_keys(want_dots, want, n_groups, n_granules, b, low, (size_t)2 * width, n_queries);
+        tier.dots_keys(dots, tile, n_groups, n_granules, b, low, second, (size_t)2 * width, n_queries);
+        definition.dots_keys(want_dots, want, n_groups, n_granules, b, low, second, (size_t)2 * width, n_queries);
         for (uint32_t i = 0; i < n_queries; i++)
             SAME("dots_keys", n_groups, dots + (size_t)64 * i, want_dots + (size_t)64 * i,
                  32 * n_granules * sizeof *dots);

@@ -158,6 +158,7 @@ static const setting settings[] = {
     {"trellis", {{"bits", 1}}, 0.01},
     {"trellis", {{"bits", 2.4}, {"values", 3.5}}, 0.01},
     {"trellis", {{"bits", 2}, {"channels", 1}}, 0.01},
+    {"trellis", {{"bits", 2.25}, {"channels", 1}}, 0.01},
     {"velox", {{"bits", 1}}, 0.015},
     {"velox", {{"bits", 3}, {"values", 5}}, 0.015},
     {"velox", {{"bits", 6}, {"values", 2}}, 0.01},

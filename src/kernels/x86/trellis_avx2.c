@@ -177,22 +177,22 @@ INLINE void keys_block(int32_t *out, const uint8_t *tile, uint32_t n_quads, cons
 }
 
 INLINE void keys_rows(int32_t *out, const uint8_t *tile, uint32_t n_groups, uint32_t n_granules, const int8_t *b,
-                      size_t low, size_t stride, uint32_t n, bool wide)
+                      size_t low, size_t second, size_t stride, uint32_t n, bool wide)
 {
     for (; n >= 2; n -= 2, out += 2 * 64, b += 2 * stride)
         for (uint32_t g = 0; g < n_granules; g++)
-            keys_block(out + 32 * g, tile + (size_t)128 * g, 2 * n_groups, b, low, stride, 2, wide);
+            keys_block(out + 32 * g, tile + (size_t)128 * g, 2 * n_groups, b + g * second, low, stride, 2, wide);
     for (uint32_t g = 0; n && g < n_granules; g++)
-        keys_block(out + 32 * g, tile + (size_t)128 * g, 2 * n_groups, b, low, stride, 1, wide);
+        keys_block(out + 32 * g, tile + (size_t)128 * g, 2 * n_groups, b + g * second, low, stride, 1, wide);
 }
 
 static void dots_keys(int32_t *out, const uint8_t *tile, uint32_t n_groups, uint32_t n_granules, const int8_t *b,
-                      size_t low, size_t stride, uint32_t n)
+                      size_t low, size_t second, size_t stride, uint32_t n)
 {
     if (low)
-        keys_rows(out, tile, n_groups, n_granules, b, low, stride, n, true);
+        keys_rows(out, tile, n_groups, n_granules, b, low, 0, stride, n, true);
     else
-        keys_rows(out, tile, n_groups, n_granules, b, 0, stride, n, false);
+        keys_rows(out, tile, n_groups, n_granules, b, 0, second, stride, n, false);
 }
 
 /* 32 dimensions, or 8, times n queries. */

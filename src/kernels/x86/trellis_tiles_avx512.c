@@ -112,8 +112,9 @@ INLINE __m512i four_bytes(const void *p)
 
 enum { KEY_ROWS = 6 }; /* halves of queries whose sums stay in registers */
 
+/* second: the rows of the second granule, which are the upper half of each register, meet integers of their own. */
 INLINE void keys_block(int32_t *out, const uint8_t *tile, uint32_t n_quads, uint32_t n_granules, const int8_t *b,
-                       size_t low, size_t stride, int n, int n_halves)
+                       size_t low, size_t second, size_t stride, int n, int n_halves)
 {
     __m512i sum[KEY_ROWS][4];
     for (int i = 0; i < n * n_halves; i++)
@@ -125,7 +126,10 @@ INLINE void keys_block(int32_t *out, const uint8_t *tile, uint32_t n_quads, uint
             t[v] = _mm512_loadu_si512(tile + 64 * v);
         for (int i = 0; i < n; i++)
             for (int h = 0; h < n_halves; h++) {
-                const __m512i c = four_bytes(b + (size_t)i * stride + (size_t)h * low);
+                const int8_t *own = b + (size_t)i * stride + (size_t)h * low;
+                __m512i c = four_bytes(own);
+                if (second)
+                    c = _mm512_mask_mov_epi32(c, 0xff00, four_bytes(own + second));
                 for (int v = 0; v < 4; v++)
                     sum[i * n_halves + h][v] = _mm512_dpbusd_epi32(sum[i * n_halves + h][v], t[v], c);
             }
@@ -142,33 +146,36 @@ INLINE void keys_block(int32_t *out, const uint8_t *tile, uint32_t n_quads, uint
 }
 
 INLINE void keys_narrow(int32_t *out, const uint8_t *tile, uint32_t n_quads, uint32_t n_granules, const int8_t *b,
-                        size_t stride, uint32_t n)
+                        size_t second, size_t stride, uint32_t n)
 {
     for (; n >= 6; n -= 6, out += 6 * 64, b += 6 * stride)
-        keys_block(out, tile, n_quads, n_granules, b, 0, stride, 6, 1);
+        keys_block(out, tile, n_quads, n_granules, b, 0, second, stride, 6, 1);
     switch (n) {
-    case 5: keys_block(out, tile, n_quads, n_granules, b, 0, stride, 5, 1); break;
-    case 4: keys_block(out, tile, n_quads, n_granules, b, 0, stride, 4, 1); break;
-    case 3: keys_block(out, tile, n_quads, n_granules, b, 0, stride, 3, 1); break;
-    case 2: keys_block(out, tile, n_quads, n_granules, b, 0, stride, 2, 1); break;
-    case 1: keys_block(out, tile, n_quads, n_granules, b, 0, stride, 1, 1); break;
+    case 5: keys_block(out, tile, n_quads, n_granules, b, 0, second, stride, 5, 1); break;
+    case 4: keys_block(out, tile, n_quads, n_granules, b, 0, second, stride, 4, 1); break;
+    case 3: keys_block(out, tile, n_quads, n_granules, b, 0, second, stride, 3, 1); break;
+    case 2: keys_block(out, tile, n_quads, n_granules, b, 0, second, stride, 2, 1); break;
+    case 1: keys_block(out, tile, n_quads, n_granules, b, 0, second, stride, 1, 1); break;
     default: break;
     }
 }
 
 void vq_trellis_dots_keys_avx512(int32_t *out, const uint8_t *tile, uint32_t n_groups, uint32_t n_granules,
-                                 const int8_t *b, size_t low, size_t stride, uint32_t n)
+                                 const int8_t *b, size_t low, size_t second, size_t stride, uint32_t n)
 {
     if (low == 0) {
-        keys_narrow(out, tile, 2 * n_groups, n_granules, b, stride, n);
+        if (second && n_granules > 1)
+            keys_narrow(out, tile, 2 * n_groups, n_granules, b, second, stride, n);
+        else
+            keys_narrow(out, tile, 2 * n_groups, n_granules, b, 0, stride, n);
         return;
     }
     for (; n >= 5 || n == 3; n -= 3, out += 3 * 64, b += 3 * stride)
-        keys_block(out, tile, 2 * n_groups, n_granules, b, low, stride, 3, 2);
+        keys_block(out, tile, 2 * n_groups, n_granules, b, low, 0, stride, 3, 2);
     for (; n >= 2; n -= 2, out += 2 * 64, b += 2 * stride)
-        keys_block(out, tile, 2 * n_groups, n_granules, b, low, stride, 2, 2);
+        keys_block(out, tile, 2 * n_groups, n_granules, b, low, 0, stride, 2, 2);
     if (n)
-        keys_block(out, tile, 2 * n_groups, n_granules, b, low, stride, 1, 2);
+        keys_block(out, tile, 2 * n_groups, n_granules, b, low, 0, stride, 1, 2);
 }
 
 /* Four dimensions: out[k] has in each quarter the rows 4k..4k+3 of that quarter of v[0..3]. */

@@ -7,13 +7,15 @@
  * `channels` the scales of the channels after it (kv/codec_near.h).
  *
  * Queries: what the rows' codes ask for, then what the mean asks for: a head, and 14 bits a coordinate; with `channels`
- * the query as it came, which is folded, rotated and rounded for every granule. */
+ * the query waits for their scales, with which it is folded, rotated and rounded for every granule: in integers
+ * (quant/folded.h) where the rotation is one Hadamard matrix. */
 #include <math.h>
 #include <string.h>
 
 #include "base/rng.h"
 #include "kv/codec_near.h"
 #include "kv/codec_rows.h"
+#include "quant/folded.h"
 #include "quant/trelliscode.h"
 #include "quant/wide_query.h"
 
@@ -49,6 +51,9 @@ struct trellis_state {
     vq_rowcode mean;
     uint32_t d, width;
     bool keys, scales_channels;
+    bool folds; /* queries, into integers */
+    vq_folding folding;
+    int16_t *steps; /* [width], where groups differ in bits */
 };
 
 static const struct trellis_state *state(const vq_codec_state *s)
@@ -56,11 +61,12 @@ static const struct trellis_state *state(const vq_codec_state *s)
     return (const struct trellis_state *)(const void *)s;
 }
 
-static struct trellis_state *layout(vq_arena *arena, uint32_t d)
+static struct trellis_state *layout(vq_arena *arena, uint32_t d, bool keys)
 {
     const uint32_t width = (d + VQ_CODES_GROUP - 1) / VQ_CODES_GROUP * VQ_CODES_GROUP;
     struct trellis_state *s = vq_arena_take(arena, 1, sizeof *s), at = {.d = d, .width = width};
     vq_rotation_layout(&at.rotation, arena, d, false);
+    at.steps = keys ? vq_arena_take(arena, width, sizeof *at.steps) : NULL;
     if (s)
         *s = at;
     return s;
@@ -76,9 +82,9 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
         return vq_fail(err, VQ_ERR_UNSUPPORTED, "trellis: values is %g, must be 0, or 1 to %d", own,
                        VQ_TRELLIS_MAX_BITS);
     vq_arena arena = {0};
-    layout(&arena, env->d);
+    layout(&arena, env->d, env->keys);
     VQ_TRY(vq_arena_alloc(&arena, err));
-    struct trellis_state *s = layout(&arena, env->d);
+    struct trellis_state *s = layout(&arena, env->d, env->keys);
     s->arena = arena;
     s->keys = env->keys;
     s->scales_channels = env->keys && vq_near_scales(env->options[OPTION_CHANNELS], env->d);
@@ -94,6 +100,14 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
         of[g] = (uint8_t)(n / n_groups + (g < n % n_groups));
     vq_trelliscode_make(&s->code, of, unit_scale, env->kernels, env->d, env->keys, true);
     s->mean = vq_near_code(&env->kernels->codes, env->d, env->keys);
+    s->folds = s->scales_channels && vq_folding_fits(&s->rotation);
+    if (s->folds)
+        s->folding = (vq_folding){.fold = &env->kernels->folded,
+                                  .k = &env->kernels->codes,
+                                  .rotation = &s->rotation,
+                                  .d = env->d,
+                                  .step = vq_trelliscode_steps(&s->code, s->steps),
+                                  .steps = n % n_groups ? s->steps : NULL};
     *out = (vq_codec_state *)s;
     return VQ_OK;
 }
@@ -231,12 +245,18 @@ static float mean_product(const struct trellis_state *c, const uint8_t *query, c
 static size_t query_bytes(const vq_codec_state *s)
 {
     const struct trellis_state *c = state(s);
+    if (c->folds)
+        return vq_folding_query_bytes(&c->folding);
     return c->scales_channels ? (c->d * sizeof(float) + 63) / 64 * 64 : prepared_bytes(c);
 }
 
 static void prepare(const vq_codec_state *s, void *query, const float *q)
 {
     const struct trellis_state *c = state(s);
+    if (c->folds) {
+        vq_folding_prepare(&c->folding, query, q);
+        return;
+    }
     if (c->scales_channels) {
         memcpy(query, q, c->d * sizeof *q);
         return;
@@ -270,7 +290,29 @@ static void score_granules(const struct trellis_state *c, const uint8_t *page, c
                          prepared, each, n, bases, out);
 }
 
-/* With scales of channels: queries as they came, and granule after granule. */
+/* With scales of channels: queries in integers, which are folded granule by granule. */
+static void score_folded(const struct trellis_state *c, const uint8_t *page, const vq_rows *rows, const float *gains,
+                         const uint8_t *queries, size_t stride, uint32_t n_queries, float *out)
+{
+    const uint32_t n_granules = granules(rows->n);
+    _Alignas(64) uint8_t tile[VQ_MAX_HEAD_DIM * VQ_PAGE_ROWS];
+    int32_t dots[VQ_FOLDED_AT_ONCE * VQ_PAGE_ROWS];
+    vq_folded_page folded;
+    vq_rowcode_mean means[2];
+    vq_trelliscode_unpack_keys(&c->code, page, rows->next, n_granules, tile);
+    for (uint32_t g = 0; g < n_granules; g++)
+        vq_near_open_mean(&c->mean, mean_at(c, page, g), &means[g]);
+    for (uint32_t now; n_queries > 0; n_queries -= now, queries += now * stride, out += (size_t)now * VQ_PAGE_ROWS) {
+        now = n_queries < VQ_FOLDED_AT_ONCE ? n_queries : VQ_FOLDED_AT_ONCE;
+        for (uint32_t g = 0; g < n_granules; g++)
+            vq_folding_meet(&c->folding, &folded, g, queries, stride, now, channels_at(c, page, g), &means[g]);
+        vq_trelliscode_dots(&c->code, tile, n_granules, folded.rounded[0][0], sizeof folded.rounded[0][0],
+                            sizeof folded.rounded[0], now, dots);
+        vq_folding_finish(&c->folding, &folded, dots, n_granules, now, gains, out);
+    }
+}
+
+/* The same for queries as they came. */
 static void score_scaled(const struct trellis_state *c, const uint8_t *page, const vq_rows *rows, const float *gains,
                          const uint8_t *queries, size_t stride, uint32_t n, float *out)
 {
@@ -301,6 +343,10 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
     float gains[VQ_PAGE_ROWS];
     fetch_next(c, rows);
     open_gains(c, page, n_granules, gains);
+    if (c->folds) {
+        score_folded(c, page, rows, gains, queries, stride, n_queries, out);
+        return;
+    }
     for (uint32_t at = 0; at < n_queries; at += QUERIES_AT_ONCE) {
         const uint32_t now = n_queries - at < QUERIES_AT_ONCE ? n_queries - at : QUERIES_AT_ONCE;
         const uint8_t *q = (const uint8_t *)queries + at * stride;

@@ -13,13 +13,15 @@
  * deviation (2^(-k/4) of the largest, k in 4 bits, nibbles after the mean's), and the query is multiplied by the same.
  * So a few channels that vary much do not spread their error over all others, to which queries may listen: in Gemma 3,
  * whose keys are normalised, that divides the error of scores at 2 bits by 1.5, in its global layers by 3.  A query is
- * then folded, rotated and rounded for every granule. */
+ * then folded, rotated and rounded for every granule: in integers (quant/folded.h) where the rotation is one Hadamard
+ * matrix and 8 bits of a query will do, else as any query is. */
 #include <string.h>
 
 #include "base/half.h"
 #include "base/rng.h"
 #include "kv/codec_near.h"
 #include "kv/codec_rows.h"
+#include "quant/folded.h"
 
 enum { OPTION_BITS, OPTION_VALUES, OPTION_MEAN, OPTION_CHANNELS, N_OPTIONS, QUERIES_AT_ONCE = 4 };
 
@@ -45,6 +47,8 @@ struct velox_state {
     vq_rowcode code, mean;
     uint32_t mean_rows; /* 0, 32 or 64; 0 for values */
     bool scales_channels;
+    bool folds; /* .. into integers */
+    vq_folding folding;
 };
 
 static const struct velox_state *state(const vq_codec_state *s) { return (const struct velox_state *)(const void *)s; }
@@ -91,6 +95,9 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
     s->mean = vq_near_code(k, env->d, env->keys);
     s->mean_rows = env->keys ? mean_rows : 0;
     s->scales_channels = env->keys && scales_channels;
+    s->folds = s->scales_channels && !s->code.wide_query && vq_folding_fits(&s->rotation);
+    s->folding = (vq_folding){
+        .fold = &env->kernels->folded, .k = k, .rotation = &s->rotation, .d = env->d, .step = s->code.levels->step};
     *out = (vq_codec_state *)s;
     return VQ_OK;
 }
@@ -219,19 +226,24 @@ static void decode(const vq_codec_state *s, const void *page, uint32_t first, ui
     }
 }
 
-/* With scales of channels a query is kept as it is. */
+/* With scales of channels a query waits for them. */
 static size_t query_bytes(const vq_codec_state *s)
 {
     const struct velox_state *c = state(s);
+    if (c->folds)
+        return vq_folding_query_bytes(&c->folding);
     return c->scales_channels ? (c->code.d * sizeof(float) + 63) / 64 * 64 : vq_rowcode_query_bytes(&c->code);
 }
 
 static void prepare(const vq_codec_state *s, void *query, const float *q)
 {
-    if (state(s)->scales_channels)
-        memcpy(query, q, state(s)->code.d * sizeof *q);
+    const struct velox_state *c = state(s);
+    if (c->folds)
+        vq_folding_prepare(&c->folding, query, q);
+    else if (c->scales_channels)
+        memcpy(query, q, c->code.d * sizeof *q);
     else
-        vq_rowcode_prepare(&state(s)->code, query, q);
+        vq_rowcode_prepare(&c->code, query, q);
 }
 
 static void fetch_next(const struct velox_state *c, const vq_rows *rows)
@@ -239,6 +251,28 @@ static void fetch_next(const struct velox_state *c, const vq_rows *rows)
     if (rows->next)
         for (size_t i = 0; i < VQ_PAGE_ROWS + extras_bytes(c); i += 64)
             __builtin_prefetch((const uint8_t *)rows->next + norms_at(c) + i);
+}
+
+/* Queries in integers, which are folded granule by granule. */
+static void score_folded(const struct velox_state *c, const vq_rowcode_page *p, const uint8_t *page,
+                         const uint8_t *queries, size_t stride, uint32_t n_queries, float *out)
+{
+    vq_folded_page folded;
+    uint8_t tile[VQ_MAX_HEAD_DIM * VQ_PAGE_ROWS];
+    int32_t dots[VQ_FOLDED_AT_ONCE * VQ_PAGE_ROWS];
+    const size_t each = sizeof folded.rounded[0];
+    const bool few = n_queries <= QUERIES_AT_ONCE;
+    if (!few)
+        vq_rowcode_unpack_keys(&c->code, p, tile);
+    for (uint32_t now; n_queries > 0; n_queries -= now, queries += now * stride, out += (size_t)now * VQ_PAGE_ROWS) {
+        now = n_queries < VQ_FOLDED_AT_ONCE ? n_queries : VQ_FOLDED_AT_ONCE;
+        for (uint32_t g = 0; g < p->n_granules; g++) {
+            const uint8_t *channels = page + extra_at(c, g) + channels_at(c);
+            vq_folding_meet(&c->folding, &folded, g, queries, stride, now, channels, &p->means[g]);
+            vq_rowcode_dots(&c->code, p, few ? NULL : tile, g, folded.rounded[0][g], each, now, dots);
+        }
+        vq_folding_finish(&c->folding, &folded, dots, p->n_granules, now, p->norms, out);
+    }
 }
 
 /* One granule, whose rows are numbered from 0 in `part`, for queries as they came. */
@@ -278,6 +312,10 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
     open_page(c, page, p.n_granules, norms, means);
     if (!c->scales_channels) {
         vq_rowcode_score(&c->code, &p, queries, vq_rowcode_query_bytes(&c->code), n_queries, out);
+        return;
+    }
+    if (c->folds) {
+        score_folded(c, &p, page, queries, query_bytes(s), n_queries, out);
         return;
     }
     for (uint32_t i = 0; i < n_queries; i++)
