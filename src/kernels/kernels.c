@@ -11,4 +11,5 @@ void vq_kernels_init(vq_kernels *k, uint32_t cpu)
     vq_turned_kernels_init(&k->turned, cpu);
     vq_polar_kernels_init(&k->polar, cpu);
     vq_folded_kernels_init(&k->folded, cpu);
+    vq_nearest_kernels_init(&k->nearest, cpu);
 }

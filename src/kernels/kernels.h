@@ -9,6 +9,7 @@
 #include "kernels/codes.h"
 #include "kernels/folded.h"
 #include "kernels/matmul.h"
+#include "kernels/nearest.h"
 #include "kernels/polar.h"
 #include "kernels/trellis.h"
 #include "kernels/turned.h"
@@ -24,6 +25,7 @@ typedef struct vq_kernels {
     vq_turned_kernels turned;
     vq_polar_kernels polar;
     vq_folded_kernels folded;
+    vq_nearest_kernels nearest;
 } vq_kernels;
 
 /* `cpu` as from vq_cpu_detect(); 0 gives the definitions. */

@@ -16,7 +16,7 @@ void vq_codec_product_layout(vq_product_state *s, vq_arena *arena, const vq_code
     s->d = env->d;
     s->keys = env->keys;
     *centroids = vq_arena_take(arena, (size_t)env->d * VQ_CENTROIDS, sizeof **centroids);
-    s->product = (vq_product){.sub = sub, .n_sub = env->d / sub, .centroids = *centroids, .k = &env->kernels->vec};
+    s->product = (vq_product){.sub = sub, .n_sub = env->d / sub, .centroids = *centroids, .k = env->kernels};
 }
 
 void vq_codec_product_destroy(vq_codec_state *s)

@@ -7,47 +7,6 @@
 #include "base/arena.h"
 #include "base/rng.h"
 
-enum { LANES = VQ_NEAREST_LANES };
-
-/* `d` is a constant where it is inlined for the usual lengths, so that the loop over it unrolls. */
-static inline __attribute__((always_inline)) uint32_t nearest_of(const float *columns, const float *half, uint32_t k,
-                                                                 uint32_t d, const float *x, float *score)
-{
-    float best[LANES];
-    uint32_t at[LANES];
-    for (uint32_t l = 0; l < LANES; l++) {
-        best[l] = INFINITY;
-        at[l] = 0;
-    }
-    for (uint32_t c = 0; c < k; c += LANES) {
-        float v[LANES];
-        for (uint32_t l = 0; l < LANES; l++)
-            v[l] = half[c + l];
-        for (uint32_t j = 0; j < d; j++)
-            for (uint32_t l = 0; l < LANES; l++)
-                v[l] -= x[j] * columns[(size_t)j * k + c + l];
-        for (uint32_t l = 0; l < LANES; l++) {
-            at[l] = v[l] < best[l] ? c : at[l];
-            best[l] = v[l] < best[l] ? v[l] : best[l];
-        }
-    }
-    uint32_t lane = 0;
-    for (uint32_t l = 1; l < LANES; l++)
-        if (best[l] < best[lane] || (best[l] == best[lane] && at[l] + l < at[lane] + lane))
-            lane = l;
-    *score = best[lane];
-    return best[lane] < INFINITY ? at[lane] + lane : 0;
-}
-
-uint32_t vq_nearest(const float *columns, const float *half, uint32_t k, uint32_t d, const float *x, float *score)
-{
-    switch (d) {
-    case 4: return nearest_of(columns, half, k, 4, x, score);
-    case 8: return nearest_of(columns, half, k, 8, x, score);
-    default: return nearest_of(columns, half, k, d, x, score);
-    }
-}
-
 typedef struct work {
     const vq_kmeans_rows *rows;
     uint32_t k, padded;
@@ -169,7 +128,7 @@ vq_status vq_kmeans(float *centroids, uint32_t k, const vq_kmeans_rows *rows, ui
     if (rows->n == 0 || k == 0 || rows->d == 0 || rows->d > VQ_KMEANS_MOST_D)
         return vq_fail(err, VQ_ERR_ARG, "%u centroids of %u rows of %u values; rows have 1 to %d", k, rows->n, rows->d,
                        VQ_KMEANS_MOST_D);
-    work w = {.rows = rows, .k = k, .padded = (k + LANES - 1) / LANES * LANES};
+    work w = {.rows = rows, .k = k, .padded = (k + VQ_NEAREST_LANES - 1) / VQ_NEAREST_LANES * VQ_NEAREST_LANES};
     lay_out(&w);
     VQ_TRY(vq_arena_alloc(&w.arena, err));
     lay_out(&w);

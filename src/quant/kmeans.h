@@ -9,13 +9,9 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kernels/nearest.h"
 
-enum { VQ_NEAREST_LANES = 8, VQ_KMEANS_MOST_D = 64 };
-
-/* The index of the centroid nearest to x [d], the lowest where several are; *score is |c|^2/2 - x.c of it.  `columns`
- * [d][k]: entry j of centroid i at [j][i]; half [k]: |c|^2/2; k a multiple of VQ_NEAREST_LANES (INFINITY in `half`
- * fills up).  The same on every tier and for any bytes; where nothing compares, 0. */
-uint32_t vq_nearest(const float *columns, const float *half, uint32_t k, uint32_t d, const float *x, float *score);
+enum { VQ_KMEANS_MOST_D = 64 };
 
 typedef struct vq_kmeans_rows {
     const float *x; /* n rows of d values, `stride` apart */

@@ -36,12 +36,12 @@ void vq_product_take(uint16_t *centroids, uint32_t sub, uint32_t n_sub, const fl
 static void open_place(const vq_product *p, uint32_t s, float *columns)
 {
     const uint32_t n = p->sub * VQ_CENTROIDS;
-    p->k->f16_to_f32(columns, p->centroids + (size_t)s * n, n);
+    p->k->vec.f16_to_f32(columns, p->centroids + (size_t)s * n, n);
 }
 
 void vq_product_encode(const vq_product *p, uint8_t *granule, const float *x)
 {
-    float columns[VQ_PRODUCT_MOST_SUB * VQ_CENTROIDS], half[VQ_CENTROIDS], score;
+    float columns[VQ_PRODUCT_MOST_SUB * VQ_CENTROIDS], half[VQ_CENTROIDS];
     const size_t d = (size_t)p->n_sub * p->sub;
     for (uint32_t s = 0; s < p->n_sub; s++) {
         open_place(p, s, columns);
@@ -49,9 +49,8 @@ void vq_product_encode(const vq_product *p, uint8_t *granule, const float *x)
         for (uint32_t j = 0; j < p->sub; j++)
             for (uint32_t c = 0; c < VQ_CENTROIDS; c++)
                 half[c] += columns[j * VQ_CENTROIDS + c] * columns[j * VQ_CENTROIDS + c] * 0.5F;
-        for (uint32_t i = 0; i < VQ_PRODUCT_ROWS; i++)
-            *granule++ =
-                (uint8_t)vq_nearest(columns, half, VQ_CENTROIDS, p->sub, x + i * d + (size_t)s * p->sub, &score);
+        p->k->nearest.centroids(granule, columns, half, p->sub, x + (size_t)s * p->sub, d);
+        granule += VQ_PRODUCT_ROWS;
     }
 }
 

@@ -10,14 +10,14 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "kernels/vec.h"
+#include "kernels/kernels.h"
 
 enum { VQ_CENTROIDS = 256, VQ_PRODUCT_ROWS = 32, VQ_PRODUCT_MOST_SUB = 8 };
 
 typedef struct vq_product {
     uint32_t sub, n_sub;       /* a row has n_sub * sub values */
     const uint16_t *centroids; /* f16 [n_sub][sub][VQ_CENTROIDS] */
-    const vq_vec_kernels *k;
+    const vq_kernels *k;
 } vq_product;
 
 /* Values of a codebook for rows of d: d rounded up to whole sub-vectors, times VQ_CENTROIDS. */

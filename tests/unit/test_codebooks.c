@@ -193,7 +193,7 @@ static size_t peak_of(uint32_t n)
             vq_kmeans(book, 256, &(vq_kmeans_rows){.x = x, .stride = D, .n = SAMPLE, .d = SUB}, 2, 1, NULL) != VQ_OK)
             _exit(1);
         vq_product_take(centroids, SUB, D / SUB, book);
-        const vq_product p = {.sub = SUB, .n_sub = D / SUB, .centroids = centroids, .k = &kernels.vec};
+        const vq_product p = {.sub = SUB, .n_sub = D / SUB, .centroids = centroids, .k = &kernels};
         uint8_t granule[D / SUB * VQ_PRODUCT_ROWS];
         for (uint32_t i = 0; i < n; i += VQ_PRODUCT_ROWS)
             vq_product_encode(&p, granule, x + (size_t)(i % SAMPLE) * D);
