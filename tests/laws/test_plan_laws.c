@@ -306,6 +306,16 @@ static void budgets_are_held(void **state)
         w = (vq_plan_wish){.most_bits = 2.4, .keys = named[c], .values = named[c]};
         loss = 1e9;
         check_budget(&f, &p, &w, &loss);
+        /* Where all layers cost the same and nothing is known about heads, they get the same. */
+        vq_kv_params flat = p;
+        flat.window = NULL;
+        w = (vq_plan_wish){.most_bits = 1, .keys = "trellis", .values = "trellis"};
+        assert_int_equal(vq_plan_choose(&plan, &flat, &w, list, &n, &err), VQ_ERR_FULL);
+        w.most_bits = list[0].bits + 3.05 - list[0].key_bits;
+        assert_int_equal(vq_plan_choose(&plan, &flat, &w, NULL, NULL, NULL), VQ_OK);
+        for (int i = 0; i < LAYERS * HEADS; i++)
+            assert_true(plan->key_bits[i] == 3 && plan->value_bits[i] == 3);
+        vq_plan_close(plan);
         /* Heads that matter more get more bits than others whose bits cost as much. */
         double keys[LAYERS * HEADS], values[LAYERS * HEADS];
         for (int i = 0; i < LAYERS * HEADS; i++)
