@@ -201,7 +201,7 @@ static vq_status make_book(const layer_job *l, const one_book *b, uint32_t head,
     vq_status status = transform(l, b, head, x, n, width, err);
     float *to = vq_calibration_edit(job->calibration, b->what, l->layer, head);
     if (status == VQ_OK && b->atom_bits)
-        status = vq_atoms_train(to, n_sub, b->atom_bits, x, n, err);
+        status = vq_atoms_train(to, &s->kernels.nearest, n_sub, b->atom_bits, x, n, err);
     else if (status == VQ_OK)
         status = vq_product_train(to, b->sub, n_sub, x, n, vq_hash64(b->what, l->layer, head, 0, 0), err);
     free(x);

@@ -5,15 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "quant/kmeans.h"
-
 enum {
     V = VQ_ATOM_VALUES,
     PAIRS = V / 2,
     A_BYTE = VQ_ATOMS_A_BYTE,
-    CODES = 256,
     MOST = A_BYTE * VQ_ATOM_MOST_BITS,
-    TURNS = 2, /* how often both bytes of a sub-vector are chosen again */
     ROUNDS = 8 /* of training */
 };
 
@@ -37,70 +33,11 @@ static void add_atom(float *x, const float *z, uint32_t code)
     }
 }
 
-/* What all codes of a byte mean, as vq_nearest reads it. */
-typedef struct byte_table {
-    float columns[V * CODES], half[CODES];
-    float rows[CODES][V];
-} byte_table;
-
-static void open_byte(byte_table *t, const float *z)
-{
-    for (uint32_t c = 0; c < CODES; c++) {
-        memset(t->rows[c], 0, sizeof t->rows[c]);
-        for (uint32_t n = 0; n < A_BYTE; n++)
-            add_atom(t->rows[c], z + n * V, c >> 2 * n);
-        float squares = 0;
-        for (uint32_t j = 0; j < V; j++) {
-            t->columns[j * CODES + c] = t->rows[c][j];
-            squares += t->rows[c][j] * t->rows[c][j];
-        }
-        t->half[c] = squares / 2;
-    }
-}
-
-static uint8_t nearest(const byte_table *t, const float *y)
-{
-    float score;
-    return (uint8_t)vq_nearest(t->columns, t->half, CODES, V, y, &score);
-}
-
-static void less(float *out, const float *x, const float *y)
-{
-    for (uint32_t j = 0; j < V; j++)
-        out[j] = x[j] - y[j];
-}
-
-/* Codes of one sub-vector: the best of all for one byte; of two bytes each the best beside the other. */
-static void choose(const byte_table *t, uint32_t bits, const float *x, uint8_t *codes)
-{
-    float rest[V];
-    codes[0] = nearest(&t[0], x);
-    if (bits == 1)
-        return;
-    for (uint32_t turn = 0; turn < TURNS; turn++) {
-        if (turn > 0) {
-            less(rest, x, t[1].rows[codes[1]]);
-            codes[0] = nearest(&t[0], rest);
-        }
-        less(rest, x, t[0].rows[codes[0]]);
-        codes[1] = nearest(&t[1], rest);
-    }
-}
-
 void vq_atoms_encode(const vq_atoms *a, uint8_t *granule, const float *x)
 {
-    byte_table tables[VQ_ATOM_MOST_BITS];
-    const size_t d = (size_t)a->n_sub * V, each = (size_t)a->bits * A_BYTE * V;
-    for (uint32_t s = 0; s < a->n_sub; s++, granule += (size_t)a->bits * VQ_ATOM_ROWS) {
-        for (uint32_t b = 0; b < a->bits; b++)
-            open_byte(&tables[b], a->z + s * each + (size_t)b * A_BYTE * V);
-        for (uint32_t i = 0; i < VQ_ATOM_ROWS; i++) {
-            uint8_t codes[VQ_ATOM_MOST_BITS];
-            choose(tables, a->bits, x + i * d + (size_t)s * V, codes);
-            for (uint32_t b = 0; b < a->bits; b++)
-                granule[b * VQ_ATOM_ROWS + i] = codes[b];
-        }
-    }
+    const size_t each = (size_t)a->bits * A_BYTE * V;
+    for (uint32_t s = 0; s < a->n_sub; s++, granule += (size_t)a->bits * VQ_ATOM_ROWS)
+        a->k->atoms(granule, a->z + s * each, a->bits, x + (size_t)s * V, (size_t)a->n_sub * V);
 }
 
 void vq_atoms_decode(const vq_atoms *a, const uint8_t *granules, uint32_t first, uint32_t n, float *x)
@@ -181,6 +118,22 @@ static void solve(double complex *m, double complex *r, uint32_t n)
             r[i * PAIRS + j] /= m[i * n + i];
 }
 
+/* Codes [n][bits] for the atoms.  What fills the last granule up is coded too. */
+static void assign(const vq_nearest_kernels *k, const float *z, uint32_t bits, const float *x, size_t stride,
+                   uint32_t n, uint8_t *codes)
+{
+    for (uint32_t first = 0; first < n; first += VQ_ATOM_ROWS) {
+        const uint32_t now = n - first < VQ_ATOM_ROWS ? n - first : VQ_ATOM_ROWS;
+        float rows[VQ_ATOM_ROWS][V] = {{0}};
+        uint8_t granule[VQ_ATOM_MOST_BITS][VQ_ATOM_ROWS];
+        for (uint32_t i = 0; i < now; i++)
+            memcpy(rows[i], x + (first + i) * stride, sizeof rows[i]);
+        k->atoms(granule[0], z, bits, rows[0], V);
+        for (uint32_t i = 0; i < now * bits; i++)
+            *codes++ = granule[i % bits][i / bits];
+    }
+}
+
 /* Atoms that fit the codes best; a little is added to the diagonal for those that are never told apart. */
 static void fit_atoms(float *z, uint32_t bits, const float *x, size_t stride, uint32_t n, const uint8_t *codes)
 {
@@ -210,28 +163,21 @@ static void fit_atoms(float *z, uint32_t bits, const float *x, size_t stride, ui
         }
 }
 
-vq_status vq_atoms_train(float *z, uint32_t n_sub, uint32_t bits, const float *x, uint32_t n, vq_error *err)
+vq_status vq_atoms_train(float *z, const vq_nearest_kernels *k, uint32_t n_sub, uint32_t bits, const float *x,
+                         uint32_t n, vq_error *err)
 {
-    byte_table *tables = malloc(bits * sizeof *tables);
     uint8_t *codes = malloc((size_t)n * bits + 1);
-    if (!tables || !codes) {
-        free(tables);
-        free(codes);
+    if (!codes)
         return vq_fail(err, VQ_ERR_NOMEM, "no memory to code %u rows", n);
-    }
     const size_t stride = (size_t)n_sub * V;
     for (uint32_t s = 0; s < n_sub; s++, z += (size_t)bits * A_BYTE * V) {
         const float *rows = x + (size_t)s * V;
         first_atoms(z, bits, rows, stride, n);
         for (uint32_t round = 0; round < ROUNDS; round++) {
-            for (uint32_t b = 0; b < bits; b++)
-                open_byte(&tables[b], z + (size_t)b * A_BYTE * V);
-            for (uint32_t i = 0; i < n; i++)
-                choose(tables, bits, rows + i * stride, codes + (size_t)i * bits);
+            assign(k, z, bits, rows, stride, n, codes);
             fit_atoms(z, bits, rows, stride, n, codes);
         }
     }
-    free(tables);
     free(codes);
     return VQ_OK;
 }

@@ -12,12 +12,14 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "kernels/nearest.h"
 
-enum { VQ_ATOM_VALUES = 8, VQ_ATOMS_A_BYTE = 4, VQ_ATOM_ROWS = 32, VQ_ATOM_MOST_BITS = 2 };
+enum { VQ_ATOM_ROWS = VQ_NEAREST_ROWS };
 
 typedef struct vq_atoms {
     uint32_t n_sub, bits; /* bytes of a sub-vector */
     const float *z;       /* [n_sub][4 * bits][8]: real and imaginary parts of 4 pairs */
+    const vq_nearest_kernels *k;
 } vq_atoms;
 
 static inline size_t vq_atoms_floats(uint32_t n_sub, uint32_t bits)
@@ -31,7 +33,8 @@ void vq_atoms_order(uint16_t *order, uint32_t d, uint32_t n_rot, bool halves);
 
 /* Atoms z for pairs x [n][n_sub * 8], by expectation and maximisation: codes for the atoms, atoms by least squares for
  * the codes, from quantisers of single values on.  VQ_ERR_NOMEM. */
-vq_status vq_atoms_train(float *z, uint32_t n_sub, uint32_t bits, const float *x, uint32_t n, vq_error *err);
+vq_status vq_atoms_train(float *z, const vq_nearest_kernels *k, uint32_t n_sub, uint32_t bits, const float *x,
+                         uint32_t n, vq_error *err);
 
 /* VQ_ATOM_ROWS rows of pairs x are a granule: codes [n_sub * bits][VQ_ATOM_ROWS], one byte each. */
 static inline size_t vq_atoms_granule_bytes(const vq_atoms *a) { return (size_t)a->n_sub * a->bits * VQ_ATOM_ROWS; }

@@ -216,10 +216,13 @@ static void atoms_commute(void **state)
     enum { SUBS = 4, W = SUBS * VQ_ATOM_VALUES };
     static float x[512 * W], z[SUBS * 8 * 8], turned[SUBS * 8 * 8], got[32 * W], want[32 * W];
     static uint8_t codes[SUBS * 2 * 32];
+    vq_kernels kernels;
+    vq_kernels_init(&kernels, 0);
     normal_rows(x, 512 * W, 5);
     for (uint32_t bits = 1; bits <= 2; bits++) {
-        assert_int_equal(vq_atoms_train(z, SUBS, bits, x, 512, NULL), VQ_OK);
-        const vq_atoms a = {.n_sub = SUBS, .bits = bits, .z = z}, b = {.n_sub = SUBS, .bits = bits, .z = turned};
+        assert_int_equal(vq_atoms_train(z, &kernels.nearest, SUBS, bits, x, 512, NULL), VQ_OK);
+        const vq_atoms a = {.n_sub = SUBS, .bits = bits, .z = z, .k = &kernels.nearest};
+        const vq_atoms b = {.n_sub = SUBS, .bits = bits, .z = turned};
         vq_atoms_encode(&a, codes, x);
         vq_atoms_decode(&a, codes, 0, 32, want);
         double error = 0, all = 0;

@@ -29,10 +29,10 @@ static const struct commvq_state *state(const vq_codec_state *s)
     return (const struct commvq_state *)(const void *)s;
 }
 
-static struct commvq_state *layout(vq_arena *arena, uint32_t d, uint32_t bits)
+static struct commvq_state *layout(vq_arena *arena, const vq_kernels *k, uint32_t d, uint32_t bits)
 {
     struct commvq_state *s = vq_arena_take(arena, 1, sizeof *s), at = {.d = d};
-    at.atoms = (vq_atoms){.n_sub = d / VQ_ATOM_VALUES, .bits = bits};
+    at.atoms = (vq_atoms){.n_sub = d / VQ_ATOM_VALUES, .bits = bits, .k = &k->nearest};
     at.z = vq_arena_take(arena, vq_atoms_floats(at.atoms.n_sub, bits), sizeof *at.z);
     at.mean = vq_arena_take(arena, d, sizeof *at.mean);
     at.order = vq_arena_take(arena, d, sizeof *at.order);
@@ -52,9 +52,9 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
     const vq_statistic book =
         env->keys ? (bits == 1 ? VQ_KEY_ATOMS_1 : VQ_KEY_ATOMS_2) : (bits == 1 ? VQ_VALUE_ATOMS_1 : VQ_VALUE_ATOMS_2);
     vq_arena arena = {0};
-    layout(&arena, env->d, bits);
+    layout(&arena, env->kernels, env->d, bits);
     VQ_TRY(vq_arena_alloc(&arena, err));
-    struct commvq_state *s = layout(&arena, env->d, bits);
+    struct commvq_state *s = layout(&arena, env->kernels, env->d, bits);
     s->arena = arena;
     vq_atoms_order(s->order, env->d, env->keys && env->rope ? env->rope->n_rot : 0, env->rope && env->rope->halves);
     const float *mean =
