@@ -46,10 +46,12 @@ uint32_t vq_nearest(const float *columns, const float *half, uint32_t k, uint32_
     }
 }
 
-static void centroids_c(uint8_t *codes, const float *columns, const float *half, uint32_t d, const float *x,
-                        size_t x_stride)
+static void centroids_c(uint8_t *codes, const float *columns, uint32_t d, const float *x, size_t x_stride)
 {
-    float score;
+    float half[VQ_NEAREST_CODES] = {0}, score;
+    for (uint32_t j = 0; j < d; j++)
+        for (uint32_t c = 0; c < VQ_NEAREST_CODES; c++)
+            half[c] += columns[j * VQ_NEAREST_CODES + c] * columns[j * VQ_NEAREST_CODES + c] * 0.5F;
     for (size_t i = 0; i < VQ_NEAREST_ROWS; i++)
         codes[i] = (uint8_t)vq_nearest(columns, half, VQ_NEAREST_CODES, d, x + i * x_stride, &score);
 }

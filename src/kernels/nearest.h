@@ -25,9 +25,8 @@ uint32_t vq_nearest(const float *columns, const float *half, uint32_t k, uint32_
 
 typedef struct vq_nearest_kernels {
     /* Of 32 rows x of d values each, d at most VQ_NEAREST_MOST_D and rows x_stride apart, what vq_nearest says of
-     * VQ_NEAREST_CODES centroids. */
-    void (*centroids)(uint8_t *codes, const float *columns, const float *half, uint32_t d, const float *x,
-                      size_t x_stride);
+     * VQ_NEAREST_CODES centroids; their |c|^2/2 is the sum of value * value * 1/2, one value after the other. */
+    void (*centroids)(uint8_t *codes, const float *columns, uint32_t d, const float *x, size_t x_stride);
     /* Of 32 rows x of VQ_ATOM_VALUES values each, the codes [n_bytes][32] of atoms z [n_bytes][VQ_ATOMS_A_BYTE]
      * [VQ_ATOM_VALUES], as quant/atoms.h says what they mean: of one byte the nearest, of two each the nearest beside
      * the other, chosen twice.  A byte says what is added of its first two atoms in its low half, of the others in its

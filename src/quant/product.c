@@ -41,15 +41,11 @@ static void open_place(const vq_product *p, uint32_t s, float *columns)
 
 void vq_product_encode(const vq_product *p, uint8_t *granule, const float *x)
 {
-    float columns[VQ_PRODUCT_MOST_SUB * VQ_CENTROIDS], half[VQ_CENTROIDS];
+    float columns[VQ_PRODUCT_MOST_SUB * VQ_CENTROIDS];
     const size_t d = (size_t)p->n_sub * p->sub;
     for (uint32_t s = 0; s < p->n_sub; s++) {
         open_place(p, s, columns);
-        memset(half, 0, sizeof half);
-        for (uint32_t j = 0; j < p->sub; j++)
-            for (uint32_t c = 0; c < VQ_CENTROIDS; c++)
-                half[c] += columns[j * VQ_CENTROIDS + c] * columns[j * VQ_CENTROIDS + c] * 0.5F;
-        p->k->nearest.centroids(granule, columns, half, p->sub, x + (size_t)s * p->sub, d);
+        p->k->nearest.centroids(granule, columns, p->sub, x + (size_t)s * p->sub, d);
         granule += VQ_PRODUCT_ROWS;
     }
 }

@@ -19,6 +19,18 @@ static inline void store_codes(uint8_t *codes, __m256i at)
     _mm_storel_epi64((__m128i *)(void *)codes, _mm_packus_epi16(two, two));
 }
 
+static inline void halve_squares(float half[CODES], const float *columns, uint32_t d)
+{
+    for (uint32_t c = 0; c < CODES; c += LANES) {
+        __m256 sum = _mm256_setzero_ps();
+        for (uint32_t j = 0; j < d; j++) {
+            const __m256 v = _mm256_loadu_ps(columns + j * CODES + c);
+            sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_mul_ps(v, v), _mm256_set1_ps(0.5F)));
+        }
+        _mm256_storeu_ps(half + c, sum);
+    }
+}
+
 /* `d` and the number of vectors are constants where it is inlined for the usual lengths: x stays in registers. */
 static inline __attribute__((always_inline)) void some_rows(uint8_t *codes, const float *columns, const float *half,
                                                             uint32_t d, uint32_t n_vectors, const float *x,
@@ -47,9 +59,10 @@ static inline __attribute__((always_inline)) void some_rows(uint8_t *codes, cons
         store_codes(codes + (size_t)h * LANES, at[h]);
 }
 
-static void centroids(uint8_t *codes, const float *columns, const float *half, uint32_t d, const float *x,
-                      size_t x_stride)
+static void centroids(uint8_t *codes, const float *columns, uint32_t d, const float *x, size_t x_stride)
 {
+    float half[CODES];
+    halve_squares(half, columns, d);
     const uint32_t step = d == 4 ? 2 * LANES : LANES;
     for (uint32_t i = 0; i < VQ_NEAREST_ROWS; i += step)
         switch (d) {

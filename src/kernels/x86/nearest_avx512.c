@@ -21,6 +21,18 @@ static inline void store_codes(uint8_t *codes, const __m512i *at)
         _mm_storeu_si128((__m128i *)(void *)(codes + h * LANES), _mm512_cvtepi32_epi8(at[h]));
 }
 
+static inline void halve_squares(float half[CODES], const float *columns, uint32_t d)
+{
+    for (uint32_t c = 0; c < CODES; c += LANES) {
+        __m512 sum = _mm512_setzero_ps();
+        for (uint32_t j = 0; j < d; j++) {
+            const __m512 v = _mm512_loadu_ps(columns + j * CODES + c);
+            sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_mul_ps(v, v), _mm512_set1_ps(0.5F)));
+        }
+        _mm512_storeu_ps(half + c, sum);
+    }
+}
+
 /* `d` is a constant where it is inlined for the usual lengths, so that all of x stays in registers. */
 static inline __attribute__((always_inline)) void centroids_of(uint8_t *codes, const float *columns, const float *half,
                                                                uint32_t d, const float *x, size_t x_stride)
@@ -46,9 +58,10 @@ static inline __attribute__((always_inline)) void centroids_of(uint8_t *codes, c
     store_codes(codes, at);
 }
 
-static void centroids(uint8_t *codes, const float *columns, const float *half, uint32_t d, const float *x,
-                      size_t x_stride)
+static void centroids(uint8_t *codes, const float *columns, uint32_t d, const float *x, size_t x_stride)
 {
+    float half[CODES];
+    halve_squares(half, columns, d);
     switch (d) {
     case 4: centroids_of(codes, columns, half, 4, x, x_stride); break;
     case 8: centroids_of(codes, columns, half, 8, x, x_stride); break;
