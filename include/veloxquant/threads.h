@@ -8,6 +8,9 @@
 
 typedef struct vq_pool vq_pool;
 
+/* Stack that a thread which calls the library should have left, on any system; the pool's own have it. */
+enum { VQ_STACK_BYTES = 1 << 20 };
+
 /* Cores that this process may use: the affinity mask, further limited by the cgroup's CPU quota. At least 1. */
 VQ_API uint32_t vq_cores_allowed(void);
 

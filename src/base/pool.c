@@ -19,7 +19,9 @@
 
 #include "base/status.h"
 
-enum { MAX_THREADS = 1024, SPIN_NANOSECONDS = 40000, LINE = 64 };
+/* Stacks hold what tasks need (VQ_STACK_BYTES) whatever the system's default is, and as much again for what sanitizers
+ * add to frames; only pages that are touched are memory. */
+enum { MAX_THREADS = 1024, SPIN_NANOSECONDS = 40000, LINE = 64, STACK_BYTES = 2 * VQ_STACK_BYTES };
 
 typedef struct worker {
     struct vq_pool *pool;
@@ -169,9 +171,14 @@ static int start_worker(worker *w)
     const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
     for (unsigned i = 0; i < sizeof own / sizeof *own; i++)
         sigdelset(&blocked, own[i]);
+    pthread_attr_t attr;
+    if (pthread_attr_init(&attr))
+        return -1;
+    int failed = pthread_attr_setstacksize(&attr, STACK_BYTES);
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    const int failed = pthread_create(&w->thread, NULL, worker_main, w);
+    failed = failed ? failed : pthread_create(&w->thread, &attr, worker_main, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
     return failed;
 }
 

@@ -13,6 +13,7 @@ enum {
     SETS = VQ_TRELLIS_SETS,
     AROUND = 4, /* groups before and after the cut that are searched for the state at the cut */
     FEW_GROUPS = 16,
+    MANY_GROUPS = 32,
     GROUP_COSTS = 8 * SETS * ROWS,
     GROUP_BITS = 8 * STATES,
 };
@@ -116,7 +117,7 @@ typedef struct search {
     uint32_t n; /* groups that have bits */
     uint8_t bits[VQ_TRELLIS_MAX_GROUPS];
     float *x[VQ_TRELLIS_MAX_GROUPS]; /* [8][32] of each */
-    uint32_t *back;                  /* [n][8][256] */
+    uint32_t *back;                  /* [groups that there is room for][8][256] */
     uint8_t state[ROWS];
 } search;
 
@@ -176,49 +177,71 @@ static void start_at_states(search *s)
 }
 _Static_assert(16 * VQ_TRELLIS_TOP_COST < UINT16_MAX, "see start_at_states");
 
-/* One group's codes, rows row_bytes apart, and what they stand for in the place of x. */
-static void take_group(search *s, uint32_t g, uint8_t *codes, size_t row_bytes)
+/* One group's codes, rows row_bytes apart, and what they stand for in the place of x.  What paths lost was walked to
+ * `from`. */
+static void take_group(search *s, uint32_t g, uint32_t from, uint8_t *codes, size_t row_bytes)
 {
     const vq_trellis_table *t = &s->k->tables[s->bits[g] - 1];
     uint8_t other[VQ_TRELLIS_MAX_BITS - 1][ROWS];
     for (uint32_t r = 0; r < ROWS; r++)
         codes[r * row_bytes] = s->state[r]; /* the 8 newest bits, which are those of the group */
-    s->k->trace(s->state, s->x[g], other[0], s->back + (size_t)g * GROUP_BITS, t);
+    s->k->trace(s->state, s->x[g], other[0], s->back + (size_t)from * GROUP_BITS, t);
     for (uint32_t l = 1; l < t->bits; l++)
         for (uint32_t r = 0; r < ROWS; r++)
             codes[r * row_bytes + l] = other[l - 1][r];
 }
 
-static void search_groups(search *s, uint8_t *codes, size_t row_bytes)
+/* Groups [first, first + n) from the last on; codes begin with those of the first one. */
+static void take_groups(search *s, uint32_t first, uint32_t n, uint8_t *codes, size_t row_bytes)
 {
-    find_states_at_cut(s);
-    uint8_t cut[ROWS];
-    memcpy(cut, s->state, sizeof cut);
-    start_at_states(s);
-    for (uint32_t g = 0; g < s->n; g++)
-        walk(s, g, g, g == 0);
-    memcpy(s->state, cut, sizeof cut);
-    uint8_t *to = codes + row_bytes;
-    for (uint32_t g = s->n; g-- > 0;) {
-        to -= s->bits[g];
-        take_group(s, g, to, row_bytes);
+    codes += vq_trellis_row_bytes(s->bits + first, n);
+    for (uint32_t i = n; i-- > 0;) {
+        codes -= s->bits[first + i];
+        take_group(s, first + i, i, codes, row_bytes);
     }
 }
 
-/* Few groups, so that callers with small stacks may have them. */
+/* What paths lost is kept of so many groups as there is room for.  Of longer rows the first ones, which are needed
+ * last, are walked once more. */
+static void search_groups(search *s, uint32_t room, uint8_t *codes, size_t row_bytes)
+{
+    const uint32_t again = s->n > room ? s->n - room : 0;
+    uint8_t cut[ROWS], middle[ROWS];
+    assert(again <= room);
+    find_states_at_cut(s);
+    memcpy(cut, s->state, sizeof cut);
+    start_at_states(s);
+    for (uint32_t g = 0; g < s->n; g++)
+        walk(s, g, g < again ? g : g - again, g == 0);
+    memcpy(s->state, cut, sizeof cut);
+    take_groups(s, again, s->n - again, codes + vq_trellis_row_bytes(s->bits, again), row_bytes);
+    if (!again)
+        return;
+    memcpy(middle, s->state, sizeof middle);
+    memcpy(s->state, cut, sizeof cut);
+    start_at_states(s);
+    for (uint32_t g = 0; g < again; g++)
+        walk(s, g, g, g == 0);
+    memcpy(s->state, middle, sizeof middle);
+    take_groups(s, 0, again, codes, row_bytes);
+}
+
+/* 128 or 256 KiB of the 1024 of stack that callers have (VQ_STACK_BYTES); whole rows would take 512, and what hands
+ * rows on to a codec of trellis codes already has as much in its frames. */
 static __attribute__((noinline)) void search_few(search *s, uint8_t *codes, size_t row_bytes)
 {
     uint32_t back[FEW_GROUPS * GROUP_BITS];
     s->back = back;
-    search_groups(s, codes, row_bytes);
+    search_groups(s, FEW_GROUPS, codes, row_bytes);
 }
 
 static __attribute__((noinline)) void search_many(search *s, uint8_t *codes, size_t row_bytes)
 {
-    uint32_t back[VQ_TRELLIS_MAX_GROUPS * GROUP_BITS];
+    uint32_t back[MANY_GROUPS * GROUP_BITS];
     s->back = back;
-    search_groups(s, codes, row_bytes);
+    search_groups(s, MANY_GROUPS, codes, row_bytes);
 }
+_Static_assert(VQ_TRELLIS_MAX_GROUPS <= 2 * MANY_GROUPS, "see search_groups");
 
 void vq_trellis_search(const vq_trellis_kernels *k, uint8_t *codes, float *x, const uint8_t *bits, uint32_t n_groups)
 {

@@ -319,8 +319,10 @@ static vq_status check_codec(reader *r, const char *where, const char *side, con
         if (r->c.bad)
             return truncated(r, "header");
         if (memcmp(&value, &values[i], sizeof value) != 0)
-            return vq_fail(r->err, VQ_ERR_MISMATCH, "%s: %s%s: option %s of %s is %g in the file, %g in the cache",
-                           r->name, where, side, codec->options[i].name, codec->name, value, values[i]);
+            return vq_fail(r->err, VQ_ERR_MISMATCH,
+                           "%s: %s%s: option %s of %s is %g in the file, %g in the cache: open the cache with %s=%g",
+                           r->name, where, side, codec->options[i].name, codec->name, value, values[i],
+                           codec->options[i].name, value);
     }
     return VQ_OK;
 }

@@ -259,7 +259,8 @@ static void mismatches_are_named(void **state)
     p = saved, p.values = "bf16", load_is_refused(&p, VQ_ERR_MISMATCH, "layer 0: values are f16 in the file, bf16 in");
     p = saved, p.layers = "1=f16", load_is_refused(&p, VQ_ERR_MISMATCH, "layer 1: keys are kivi in the file");
     p = saved, p.keys = "kivi:bits=4",
-    load_is_refused(&p, VQ_ERR_MISMATCH, "option bits of kivi is 2 in the file, 4 in");
+    load_is_refused(&p, VQ_ERR_MISMATCH,
+                    "option bits of kivi is 2 in the file, 4 in the cache: open the cache with bits=2");
     p = saved, p.sinks = 9, load_is_refused(&p, VQ_ERR_MISMATCH, "layer 0: sinks is ");
     p = saved, p.residual = 64, load_is_refused(&p, VQ_ERR_MISMATCH, "layer 0: residual is ");
     p = saved, p.window = windows, load_is_refused(&p, VQ_ERR_MISMATCH, "layer 1: window is 0 in the file, 40 in");
