@@ -3,8 +3,8 @@
  *     kv_quality MODEL WINDOWS N_CTX SKIP THREADS TEXT[,TEXT..] REFERENCE METHOD..
  *
  * WINDOWS of N_CTX tokens of each text, the first SKIP of each unscored; exact mode (f32 activations).  A METHOD is
- * "KEYS" for keys and values alike, or "KEYS+VALUES".  Prints one JSON object a method; progress goes to standard
- * error.
+ * "KEYS" for keys and values alike, "KEYS+VALUES", or "plan:FILE" or "plan:FILE,calibration=FILE" for a plan.  Prints
+ * one JSON object a method; progress goes to standard error.
  */
 #include <jansson.h>
 #include <math.h>
@@ -39,22 +39,59 @@ static char *read_file(const char *path, size_t *n_bytes)
     return bytes;
 }
 
-static vq_status open_session(vq_session **out, const vq_model *model, vq_pool *pool, const char *method,
-                              uint32_t n_ctx, vq_error *err)
+/* A session and what it borrows. */
+typedef struct contender {
+    vq_session *session;
+    vq_plan *plan;
+    vq_calibration *calibration;
+} contender;
+
+static void close_contender(contender *c)
 {
-    char both[512];
+    vq_session_close(c->session);
+    vq_plan_close(c->plan);
+    vq_calibration_close(c->calibration);
+}
+
+static vq_status open_plan(contender *c, char *path, vq_error *err)
+{
+    static const char option[] = ",calibration=";
+    char *calibration = strstr(path, option);
+    if (calibration) {
+        *calibration = 0;
+        const vq_status s = vq_calibration_open(&c->calibration, calibration + sizeof option - 1, err);
+        if (s != VQ_OK)
+            return s;
+    }
+    return vq_plan_open(&c->plan, path, err);
+}
+
+static vq_status open_contender(contender *c, const vq_model *model, vq_pool *pool, const char *method, uint32_t n_ctx,
+                                vq_error *err)
+{
+    static const char plan[] = "plan:";
+    char both[1024];
     snprintf(both, sizeof both, "%s", method);
-    char *values = strchr(both, '+');
-    if (values)
-        *values++ = 0;
     vq_session_params p;
     vq_session_params_init(&p);
     p.n_ctx = n_ctx;
     p.exact = true;
     p.pool = pool;
-    p.kv_keys = both;
-    p.kv_values = values ? values : both;
-    return vq_session_open(out, model, &p, err);
+    if (strncmp(both, plan, sizeof plan - 1) == 0) {
+        const vq_status s = open_plan(c, both + sizeof plan - 1, err);
+        if (s != VQ_OK)
+            return s;
+        p.plan = c->plan;
+        p.calibration = c->calibration;
+        p.kv_keys = p.kv_values = NULL;
+    } else {
+        char *values = strchr(both, '+');
+        if (values)
+            *values++ = 0;
+        p.kv_keys = both;
+        p.kv_values = values ? values : both;
+    }
+    return vq_session_open(&c->session, model, &p, err);
 }
 
 static bool on_token(void *arg, size_t done, size_t all, double nll)
@@ -100,19 +137,22 @@ static int run(char **argv, size_t n_methods)
     vq_error err;
     vq_pool *pool = NULL;
     vq_model *model = NULL;
-    vq_session *reference = NULL, *tested[MOST_METHODS] = {0};
+    contender reference = {0}, contenders[MOST_METHODS] = {0};
+    vq_session *tested[MOST_METHODS];
     vq_comparison sums[MOST_METHODS] = {0};
     int status = 1;
     if (vq_pool_open(&pool, (uint32_t)atoi(argv[5]), &err) != VQ_OK || vq_model_open(&model, argv[1], &err) != VQ_OK ||
-        open_session(&reference, model, pool, argv[7], n_ctx, &err) != VQ_OK) {
+        open_contender(&reference, model, pool, argv[7], n_ctx, &err) != VQ_OK) {
         fail("opening", &err);
         goto done;
     }
-    for (size_t i = 0; i < n_methods; i++)
-        if (open_session(&tested[i], model, pool, methods[i], n_ctx, &err) != VQ_OK) {
+    for (size_t i = 0; i < n_methods; i++) {
+        if (open_contender(&contenders[i], model, pool, methods[i], n_ctx, &err) != VQ_OK) {
             fail(methods[i], &err);
             goto done;
         }
+        tested[i] = contenders[i].session;
+    }
     for (char *text = strtok(argv[6], ","); text; text = strtok(NULL, ",")) {
         size_t n_bytes;
         char *bytes = read_file(text, &n_bytes);
@@ -125,7 +165,7 @@ static int run(char **argv, size_t n_methods)
         vq_status s = vq_tokenize(vq_model_tokenizer(model), bytes, n_bytes, VQ_TOKENIZE_BOS, &ids, &w.n, &err);
         w.ids = ids;
         if (s == VQ_OK)
-            s = vq_eval_compare(reference, tested, n_methods, &w, on_token, NULL, sums, &err);
+            s = vq_eval_compare(reference.session, tested, n_methods, &w, on_token, NULL, sums, &err);
         vq_free(ids);
         free(bytes);
         if (s != VQ_OK) {
@@ -138,8 +178,8 @@ static int run(char **argv, size_t n_methods)
     status = 0;
 done:
     for (size_t i = 0; i < n_methods; i++)
-        vq_session_close(tested[i]);
-    vq_session_close(reference);
+        close_contender(&contenders[i]);
+    close_contender(&reference);
     vq_model_close(model);
     vq_pool_close(pool);
     return status;
