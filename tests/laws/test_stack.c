@@ -129,7 +129,7 @@ static void caches(void **state)
         char deepest[sizeof(call){0}.name] = "";
         for (size_t k = 0; k < vq_n_codecs + 1;
              k++) { /* and the one that hands rows on, to the one that asks for most */
-            const char *method = k < vq_n_codecs ? vq_codecs[k]->name : "outlier:inner=optimal";
+            const char *method = k < vq_n_codecs ? vq_codecs[k]->name : "outlier:inner=optimal,whole=1";
             call c = {.run = use_cache,
                       .params = {.n_layers = 1,
                                  .n_heads = HEADS,
@@ -145,6 +145,8 @@ static void caches(void **state)
             c.params.calibration = toy_calibration_of(&c.params);
             snprintf(c.name, sizeof c.name, "a cache with %s, d %u,", method, sizes[i]);
             const size_t depth = check_depth(&c);
+            if (k == vq_n_codecs && depth == 0)
+                fail_msg("%s: %s", c.name, c.err.text);
             if (depth > most) {
                 most = depth;
                 memcpy(deepest, c.name, sizeof deepest);
