@@ -222,7 +222,8 @@ static size_t take_rate(report *r, const json_t *row, const report_file *source)
                                  .note = "The same for the ratio of perplexities.",
                                  .format = "%.4f",
                                  .log_x = true,
-                                 .log_y = true};
+                                 .log_y = true,
+                                 .y_least = 1};
     char name[FIG_NAME], cache[FIG_NAME], part[FIG_NAME];
     const bool of_eval = row_is(row, "perplexity");
     const double packed = row_number(row, "packed_bits"),

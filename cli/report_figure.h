@@ -42,8 +42,8 @@ typedef struct fig_plan {
     bool timed;         /* times, which other programs spoil */
     bool even_x;        /* lines: the few places on the x axis stand equally far apart */
     double least, most; /* heat: ends of the colour scale; equal: those of the data */
-    /* facets: ends of both axes (what lies beyond those of y is drawn at the edge), the series that stands out, marks
-     */
+    /* facets: ends of both axes (what lies beyond those of y is drawn at the edge), the series that stands out, marks.
+     * lines: y_least is where the axis begins unless points lie below; 0: at 0, or at the points where they are far. */
     double x_least, x_most, y_least, y_most;
     const char *strong;
     const fig_mark *marks;

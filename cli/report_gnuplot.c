@@ -274,6 +274,9 @@ static bool tics_at_points(const figure *f, FILE *to)
     return true;
 }
 
+/* gnuplot's own numbers begin with a space where a minus would be, and so stand to the right of their tics. */
+#define NO_SPACE "set format x '%h'\n"
+
 /* Names as the tics of an axis. */
 static void name_tics(char axis, const fig_names *names, FILE *to)
 {
@@ -319,6 +322,8 @@ static void draw_lines(const figure *f, const canvas *c)
     fprintf(to, "set xrange [%.9g:%.9g]\nset offsets 0, 0, graph 0.04, 0\n", x.low - margin, x.high + margin);
     if (y.low == y.high) /* or gnuplot warns of an empty range */
         fprintf(to, "set yrange [%.9g:%.9g]\n", fmin(0, 2 * y.low), y.high > 0 ? 2 * y.high : 1);
+    else if (f->plan->y_least > 0)
+        fprintf(to, "set yrange [%.9g:*]\n", fmin(f->plan->y_least, y.low) - 0.04 * (y.high - y.low));
     else if (y.low >= 0 && y.low < y.high / 2)
         fputs("set yrange [0:*]\n", to);
     double factor = 1, step = 0; /* how far the first and the last series stand apart */
@@ -340,6 +345,8 @@ static void draw_lines(const figure *f, const canvas *c)
         for (double tic = 0; tic <= x.high + margin; tic += every)
             fprintf(to, "%s'%s' %.9g", tic > 0 ? ", " : "", draw_number(tic, text), tic);
         fputs(")\n", to);
+    } else {
+        fputs(NO_SPACE, to);
     }
     if (f->plan->log_y)
         draw_log_axis('y', y, to);
@@ -406,7 +413,7 @@ static void draw_bars(const figure *f, const canvas *c)
     name_tics('y', &f->columns, to);
     fprintf(to, "set xrange [%.9g:%.9g]\nset yrange [%.3g:-0.6]\n", low < 0 ? low - 0.1 * span : 0, high + 0.12 * span,
             (double)f->columns.n - 0.4);
-    fputs("set border 1\nset ytics scale 0\nset grid xtics lt 1 dt 1 lw 1 lc rgb '#e4e4e4'\n", to);
+    fputs(NO_SPACE "set border 1\nset ytics scale 0\nset grid xtics lt 1 dt 1 lw 1 lc rgb '#e4e4e4'\n", to);
     if (by_category)
         fputs("unset key\n", to);
     fputs("plot ", to);
@@ -598,26 +605,33 @@ int fig_draw(figure *f, const char *dir, bool draw)
 
 /* ---- sheets ---- */
 
-/* Names that the panels share colours by: their series, or the categories of bars in one series.  A name that is a
- * family of others which are there looks like those and needs no entry. */
+/* Names of a panel that have colours: its series, or the categories of bars in one series. */
+static const fig_names *coloured(const figure *f)
+{
+    return f->plan->kind == FIG_BARS && f->series.n == 1 ? &f->columns : &f->series;
+}
+
+/* Whether a name is a family of others, "velox" where "velox:bits=2" is. */
+static bool has_variants(figure *const *panels, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n && !strchr(name, ':'); i++) {
+        const fig_names *names = panels[i] ? coloured(panels[i]) : NULL;
+        for (size_t k = 0; names && k < names->n; k++)
+            if (strchr(names->at[k], ':') && same_family(names->at[k], name))
+                return true;
+    }
+    return false;
+}
+
+/* Names that the panels share colours by, in the order of the panels.  A family of others looks like those and needs no
+ * entry. */
 static void collect_palette(figure *const *panels, size_t n, fig_names *out)
 {
-    figure *any = NULL;
-    for (int families = 0; families < 2; families++) {
-        for (size_t i = 0; i < n; i++) {
-            if (!panels[i])
-                continue;
-            any = panels[i];
-            const fig_names *names = any->plan->kind == FIG_BARS && any->series.n == 1 ? &any->columns : &any->series;
-            for (size_t k = 0; k < names->n; k++) {
-                const bool family = strcmp(names->at[k], "f16") != 0 && !strchr(names->at[k], ':');
-                bool there = false;
-                for (size_t m = 0; m < out->n && !there; m++)
-                    there = same_family(out->at[m], names->at[k]);
-                if (family == families && !(family && there) && out->n < FIG_MOST_NAMES)
-                    fig_name(any, out, names->at[k]);
-            }
-        }
+    for (size_t i = 0; i < n; i++) {
+        const fig_names *names = panels[i] ? coloured(panels[i]) : NULL;
+        for (size_t k = 0; names && k < names->n; k++)
+            if (!has_variants(panels, n, names->at[k]) && out->n < FIG_MOST_NAMES)
+                fig_name(panels[i], out, names->at[k]);
     }
 }
 

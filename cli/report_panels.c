@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "report.h"
+#include "report_draw.h"
 
 /* ---- eviction ---- */
 static size_t take_budgets(report *r, const json_t *row, const report_file *source)
@@ -139,7 +140,7 @@ static size_t take_needle(report *r, const json_t *row, const report_file *sourc
     static const fig_plan plans[] = {
         {.kind = FIG_HEAT,
          .id = "needle-chosen",
-         .title = "Needle: the right word of 64",
+         .title = "Needle: the right word of 64, %",
          .x_label = "tokens of the context",
          .y_label = "depth",
          .note = "Share of trials in which the hidden word was likelier than 63 others, in percent; guessing gives 2.",
@@ -148,7 +149,7 @@ static size_t take_needle(report *r, const json_t *row, const report_file *sourc
          .most = 100},
         {.kind = FIG_HEAT,
          .id = "needle-exact",
-         .title = "Needle: exact answer",
+         .title = "Needle: exact answer, %",
          .x_label = "tokens of the context",
          .y_label = "depth",
          .note = "Share of trials in which greedy output began with the hidden word, in percent.",
@@ -159,7 +160,7 @@ static size_t take_needle(report *r, const json_t *row, const report_file *sourc
     char part[FIG_NAME], cache[FIG_NAME], column[32], depth[32];
     if (!row_is(row, "needle"))
         return 0;
-    snprintf(column, sizeof column, "%.0f", row_number(row, "length"));
+    draw_number(row_number(row, "length"), column);
     snprintf(depth, sizeof depth, "%.0f %%", row_number(row, "depth"));
     snprintf(part, sizeof part, "@%.60s", source->name); /* files differ in their lengths and in what they ask */
     for (size_t i = 0; i < 2; i++) {
@@ -245,7 +246,7 @@ static size_t take_anisotropy(report *r, const json_t *row, const report_file *s
         "100).";
     static const fig_plan shares = {.kind = FIG_HEAT,
                                     .id = "anisotropy",
-                                    .title = "Anisotropy of queries and keys",
+                                    .title = "Anisotropy of queries and keys, %",
                                     .x_label = "layer",
                                     .y_label = "head",
                                     .note = note,
@@ -254,7 +255,7 @@ static size_t take_anisotropy(report *r, const json_t *row, const report_file *s
                                     .most = 100};
     static const fig_plan correlations = {.kind = FIG_HEAT,
                                           .id = "anisotropy",
-                                          .title = "Anisotropy of queries and keys",
+                                          .title = "Anisotropy of queries and keys, %",
                                           .x_label = "layer",
                                           .y_label = "head",
                                           .note = note,
