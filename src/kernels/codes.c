@@ -103,6 +103,51 @@ static void fit_grid_c(float *cosines, const float *inv, uint32_t n_scales, cons
     }
 }
 
+static float level_of(const vq_codes_levels *l, float x)
+{
+    uint8_t code;
+    if (l->bounds) {
+        vq_codes_count_c(&code, &x, 1, l->bounds, l->n_bounds, 1);
+        return (float)l->v[code] * l->step;
+    }
+    const float most = (float)((l->n_bounds + 1) / 2), least = 1 - most;
+    const float up = ceilf(x), above = up > least ? up : least;
+    return (2 * (above < most ? above : most) - 1) * l->step;
+}
+
+static void fit_levels_c(float (*parts)[2][16], const float *inv, uint32_t n_scales, const float *z, const float *y,
+                         const float *scale, const vq_codes_levels *levels, uint32_t n)
+{
+    for (uint32_t s = 0; s < n_scales; s++)
+        for (uint32_t i = 0; i < n; i++) {
+            const float l = level_of(levels, z[i] * inv[s]) * scale[i];
+            parts[s][0][i % 16] += y[i] * l;
+            parts[s][1][i % 16] += l * l;
+        }
+}
+
+static void sum_parts_c(float *out, const float (*parts)[16], uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float own[VQ_SUM_PARTS];
+        memcpy(own, parts[i], sizeof own);
+        out[i] = vq_sum_parts(own);
+    }
+}
+
+static void project_c(float *y, const float *x, const int8_t *entries, const float *scale, uint32_t d, uint32_t width,
+                      uint32_t n)
+{
+    for (uint32_t r = 0; r < n; r++, x += d, y += width) {
+        memset(y, 0, width * sizeof *y);
+        for (uint32_t i = 0; i < d; i++)
+            for (uint32_t j = 0; j < width; j++)
+                y[j] += x[i] * (float)entries[(size_t)i * width + j];
+        for (uint32_t j = 0; j < width; j++)
+            y[j] *= scale[j];
+    }
+}
+
 static void subtract_c(float *x, const uint8_t *codes, const int32_t *v, float scale, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -317,6 +362,9 @@ void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
         .count = vq_codes_count_c,
         .count_fit = count_fit_c,
         .fit_grid = fit_grid_c,
+        .fit_levels = fit_levels_c,
+        .sum_parts = sum_parts_c,
+        .project = project_c,
         .subtract = subtract_c,
         .pack_keys = vq_codes_pack_keys_c,
         .pack_values = vq_codes_pack_values_c,

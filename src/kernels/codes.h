@@ -52,6 +52,15 @@ static inline float vq_byte_float(uint8_t code)
     return x;
 }
 
+/* Levels v[code] * step, code being the number of bounds below a value.  Without bounds and v they are those of a
+ * uniform grid: 2 ceil(value) - 1, held within +-n_bounds. */
+typedef struct vq_codes_levels {
+    const float *bounds; /* [n_bounds], ascending */
+    const int32_t *v;    /* [n_bounds + 1] */
+    float step;
+    uint32_t n_bounds; /* 2^bits - 1; with bounds at most 15 */
+} vq_codes_levels;
+
 typedef struct vq_codes_kernels {
     /* In place: x = H x / sqrt(n), H the Sylvester-Hadamard matrix, n a power of two. */
     void (*hadamard)(float *x, uint32_t n);
@@ -74,6 +83,16 @@ typedef struct vq_codes_kernels {
     /* How well the points of a uniform grid fit, at n_scales spacings: with l[i] = 2 ceil(x[i] inv[s]) - 1, held within
      * +-(2^bits - 1), cosines[s] = sum of x l / sqrt(sum of l l), both in the order of sum_squares. */
     void (*fit_grid)(float *cosines, const float *inv, uint32_t n_scales, const float *x, uint32_t bits, uint32_t n);
+    /* How well levels fit y at n_scales spacings: with l[i] the level of z[i] inv[s] times scale[i], parts[s] += the
+     * sums of y l and of l l, part p taking p, p + 16, .. of both. */
+    void (*fit_levels)(float (*parts)[2][16], const float *inv, uint32_t n_scales, const float *z, const float *y,
+                       const float *scale, const vq_codes_levels *levels, uint32_t n);
+    /* out [n] = the sums of sixteen parts each, halves added as in sum_squares */
+    void (*sum_parts)(float *out, const float (*parts)[16], uint32_t n);
+    /* y [n][width] = rows x [n][d] times entries [d][width] times scale [width]; width is a multiple of 8.  Sums go
+     * over d in ascending order. */
+    void (*project)(float *y, const float *x, const int8_t *entries, const float *scale, uint32_t d, uint32_t width,
+                    uint32_t n);
     /* x[i] -= v[codes[i]] * scale */
     void (*subtract)(float *x, const uint8_t *codes, const int32_t *v, float scale, uint32_t n);
 

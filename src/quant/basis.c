@@ -13,6 +13,7 @@ void vq_basis_layout(vq_basis *b, vq_arena *arena, uint32_t d)
 
 void vq_basis_take(vq_basis *b, const vq_codes_kernels *k, const float *vectors, const uint16_t *order)
 {
+    b->k = k;
     for (uint32_t j = 0; j < b->d; j++) {
         const float *v = vectors + (size_t)(order ? order[j] : j) * b->d;
         const float most = k->largest(v, b->d);
@@ -24,16 +25,9 @@ void vq_basis_take(vq_basis *b, const vq_codes_kernels *k, const float *vectors,
 
 size_t vq_basis_bytes(const vq_basis *b) { return (size_t)b->d * b->width + b->width * sizeof(float); }
 
-void vq_basis_to(const vq_basis *b, const float *x, float *y)
+void vq_basis_to(const vq_basis *b, const float *x, uint32_t n, float *y)
 {
-    memset(y, 0, b->width * sizeof *y);
-    for (uint32_t i = 0; i < b->d; i++) {
-        const int8_t *entry = b->entry + (size_t)i * b->width;
-        for (uint32_t j = 0; j < b->width; j++)
-            y[j] += x[i] * (float)entry[j];
-    }
-    for (uint32_t j = 0; j < b->width; j++)
-        y[j] *= b->scale[j];
+    b->k->project(y, x, b->entry, b->scale, b->d, b->width, n);
 }
 
 void vq_basis_from(const vq_basis *b, float *y, float *x)

@@ -15,6 +15,7 @@ typedef struct vq_basis {
     uint32_t d, width; /* width: d rounded up to 8 */
     int8_t *entry;     /* [d][width]: entry i of vector j at [i][j] */
     float *scale;      /* [width], 0 past d */
+    const vq_codes_kernels *k;
 } vq_basis;
 
 void vq_basis_layout(vq_basis *b, vq_arena *arena, uint32_t d);
@@ -22,8 +23,8 @@ void vq_basis_layout(vq_basis *b, vq_arena *arena, uint32_t d);
 void vq_basis_take(vq_basis *b, const vq_codes_kernels *k, const float *vectors, const uint16_t *order);
 size_t vq_basis_bytes(const vq_basis *b);
 
-/* y [width] = B x */
-void vq_basis_to(const vq_basis *b, const float *x, float *y);
+/* y [n][width] = B x of rows x [n][d] */
+void vq_basis_to(const vq_basis *b, const float *x, uint32_t n, float *y);
 /* x [d] = B' y; y [width] is overwritten */
 void vq_basis_from(const vq_basis *b, float *y, float *x);
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/codes_sum.h"
 #include "quant/wide_query.h"
 
 enum { MAX_TILE = VQ_ROWCODE_MAX_D * VQ_CODES_ROWS, SUMS_AT_ONCE = 4 };
@@ -104,28 +105,14 @@ void vq_mixcode_make(vq_mixcode *m, const uint8_t *bits, const float *scale, con
     }
 }
 
-typedef struct fit {
-    float along, own, whole; /* <y,l>, <l,l>, <y,y> */
-} fit;
-
-/* Codes of z * inv, and how well their levels l fit y. */
-static fit encode_at(const vq_mixcode *m, uint8_t *codes, const float *y, const float *z, float inv)
+static vq_codes_levels grid_of(uint32_t bits)
 {
-    fit f = {0};
-    for (uint32_t i = 0; i < m->n_segments; i++) {
-        const vq_mix_segment *s = &m->segments[i];
-        const vq_levels *l = levels_of(s->bits);
-        const uint32_t first = s->first_group * VQ_CODES_GROUP, n = s->n_groups * VQ_CODES_GROUP;
-        const float step = step_of(s->bits);
-        m->k->count(codes + first, z + first, inv / cell[s->bits], l->bounds, (1u << s->bits) - 1, n);
-        for (uint32_t j = first; j < first + n; j++) {
-            const float level = (float)l->v[codes[j]] * step * m->scale[j];
-            f.along += y[j] * level;
-            f.own += level * level;
-            f.whole += y[j] * y[j];
-        }
-    }
-    return f;
+    const bool uniform = bits > VQ_MIXCODE_MAX_BITS;
+    const vq_levels *l = levels_of(bits);
+    return (vq_codes_levels){.bounds = uniform ? NULL : l->bounds,
+                             .v = uniform ? NULL : l->v,
+                             .step = step_of(bits),
+                             .n_bounds = (1u << bits) - 1};
 }
 
 /* A row that is not what the scales expect may need a larger gain than its rms, or its largest coordinates are cut off:
@@ -134,30 +121,46 @@ float vq_mixcode_encode(const vq_mixcode *m, uint8_t *codes, const float *y)
 {
     static const float wider[] = {1, 0.85F, 1.2F, 1.5F, 1.9F, 2.5F, 3.4F};
     enum { N_TRIES = sizeof wider / sizeof *wider };
-    float z[VQ_ROWCODE_MAX_D], squares = 0;
-    uint8_t tried[VQ_ROWCODE_MAX_D];
+    float z[VQ_ROWCODE_MAX_D], inv[N_TRIES], own[N_TRIES];
+    float parts[N_TRIES][2][VQ_SUM_PARTS] = {{{0}}}, sums[N_TRIES][2];
     memset(codes, 0, m->width);
-    for (uint32_t j = 0; j < m->width; j++) {
-        z[j] = m->scale[j] > 0 ? y[j] / m->scale[j] : 0;
-        squares += z[j] * z[j];
-    }
-    const float rms = sqrtf(squares / (float)m->d);
+    for (uint32_t j = 0; j < m->width; j++)
+        z[j] = y[j] / (m->scale[j] > 0 ? m->scale[j] : INFINITY);
+    const float rms = sqrtf(m->k->sum_squares(z, m->width) / (float)m->d);
     if (!(rms >= 0x1p-40F))
         return 0;
-    fit best = {0};
-    float most = 0;
+    for (uint32_t t = 0; t < N_TRIES; t++)
+        inv[t] = 1 / (rms * wider[t]);
+    for (uint32_t i = 0; i < m->n_segments; i++) {
+        const vq_mix_segment *s = &m->segments[i];
+        const vq_codes_levels grid = grid_of(s->bits);
+        const uint32_t first = s->first_group * VQ_CODES_GROUP;
+        for (uint32_t t = 0; t < N_TRIES; t++)
+            own[t] = inv[t] / cell[s->bits];
+        m->k->fit_levels(parts, own, N_TRIES, z + first, y + first, m->scale + first, &grid,
+                         s->n_groups * VQ_CODES_GROUP);
+    }
+    m->k->sum_parts(sums[0], (const float(*)[VQ_SUM_PARTS])parts, 2 * N_TRIES);
+    uint32_t best = 0;
+    float most = 0, best_along = 0;
     for (uint32_t t = 0; t < N_TRIES; t++) {
-        const fit f = encode_at(m, tried, y, z, 1 / (rms * wider[t]));
-        const float cosine = f.along > 0 && f.own > 0 ? f.along / sqrtf(f.own) : 0;
+        const float along = sums[t][0], squares = sums[t][1];
+        const float cosine = along > 0 && squares > 0 ? along / sqrtf(squares) : 0;
         if (cosine > most) {
             most = cosine;
-            best = f;
-            memcpy(codes, tried, m->width);
+            best = t;
+            best_along = along;
         }
     }
     if (!(most > 0))
         return 0;
-    return best.whole / best.along;
+    for (uint32_t i = 0; i < m->n_segments; i++) {
+        const vq_mix_segment *s = &m->segments[i];
+        const uint32_t first = s->first_group * VQ_CODES_GROUP;
+        m->k->count(codes + first, z + first, inv[best] / cell[s->bits], levels_of(s->bits)->bounds,
+                    (1u << s->bits) - 1, s->n_groups * VQ_CODES_GROUP);
+    }
+    return m->k->sum_squares(y, m->width) / best_along;
 }
 
 void vq_mixcode_row(const vq_mixcode *m, const uint8_t *codes, float gain, float *y)

@@ -220,6 +220,75 @@ static void check_vectors(uint32_t n, bool at_end)
     SAME("add_scaled", n, x, want, n * sizeof *x);
 }
 
+/* Levels with bounds and of a uniform grid; rows of integers in a basis. */
+static void check_levels(uint32_t n, bool at_end)
+{
+    enum { N_SCALES = 7 };
+    float *z = take(0, n * sizeof *z, at_end), *y = take(1, n * sizeof *y, at_end);
+    float *scale = take(2, n * sizeof *scale, at_end), inv[N_SCALES];
+    float(*parts)[2][16] = take(3, N_SCALES * sizeof *parts, at_end), want[N_SCALES][2][16];
+    for (uint32_t bits = 1; bits <= 7; bits++) {
+        const vq_levels *from = bits > 4 ? &vq_levels_uniform[bits - 1] : &vq_levels_gaussian[bits - 1];
+        const vq_codes_levels bounded = {from->bounds, from->v, 0.013F, (1u << bits) - 1};
+        const vq_codes_levels uniform = {NULL, NULL, 0.013F, (1u << bits) - 1};
+        draw(z, n);
+        draw(y, n);
+        draw(scale, n);
+        draw(want[0][0], sizeof want / sizeof(float));
+        memcpy(parts, want, sizeof want);
+        for (uint32_t s = 0; s < N_SCALES; s++)
+            inv[s] = 0.5F + 0.25F * (float)s;
+        for (uint32_t i = 0; i < n; i += 5)
+            z[i] = bits > 4 ? (float)(i % 17) - 8 : from->bounds[i % (1u << bits) % bounded.n_bounds];
+        tier.fit_levels(parts, inv, N_SCALES, z, y, scale, bits > 4 ? &uniform : &bounded, n);
+        definition.fit_levels(want, inv, N_SCALES, z, y, scale, bits > 4 ? &uniform : &bounded, n);
+        SAME("fit_levels", n, parts, want, sizeof want);
+        if (bits > 4) { /* the grid's own bounds say the same */
+            uint8_t codes[MOST_D];
+            float sums[2][16] = {{0}};
+            definition.count(codes, z, inv[2], from->bounds, bounded.n_bounds, n);
+            for (uint32_t i = 0; i < n; i++) {
+                const float l = (float)from->v[codes[i]] * 0.013F * scale[i];
+                sums[0][i % 16] += y[i] * l;
+                sums[1][i % 16] += l * l;
+            }
+            memset(want, 0, sizeof want);
+            definition.fit_levels(want, inv + 2, 1, z, y, scale, &uniform, n);
+            SAME("fit_levels' grid", n, sums, want[0], sizeof sums);
+        }
+    }
+}
+
+static void check_sums(uint32_t n, bool at_end)
+{
+    float(*parts)[16] = take(0, n * sizeof *parts, at_end), *out = take(1, n * sizeof *out, at_end), want[MOST_D];
+    draw(parts[0], 16 * n);
+    tier.sum_parts(out, (const float(*)[16])parts, n);
+    definition.sum_parts(want, (const float(*)[16])parts, n);
+    SAME("sum_parts", n, out, want, n * sizeof *out);
+}
+
+static void check_project(uint32_t d, uint32_t n, bool at_end)
+{
+    const uint32_t width = (d + 7) / 8 * 8;
+    const size_t n_x = (size_t)n * d, n_y = (size_t)n * width;
+    float *x = take(0, n_x * sizeof *x, at_end), *y = take(1, n_y * sizeof *y, at_end);
+    float *scale = take(2, width * sizeof *scale, at_end), *want = malloc(n_y * sizeof *want);
+    int8_t *entries = take(3, (size_t)d * width, at_end);
+    draw(x, (uint32_t)n_x);
+    draw(scale, width);
+    draw_bytes((uint8_t *)entries, (size_t)d * width, 255);
+    tier.project(y, x, entries, scale, d, width, n);
+    definition.project(want, x, entries, scale, d, width, n);
+    SAME("project", d, y, want, n_y * sizeof *y);
+    float sum = 0; /* of the last row's first coordinate */
+    for (uint32_t i = 0; i < d; i++)
+        sum += x[n_x - d + i] * (float)entries[(size_t)i * width];
+    sum *= scale[0];
+    SAME("project's sum", d, &sum, &want[n_y - width], sizeof sum);
+    free(want);
+}
+
 static void check_weights(bool at_end)
 {
     float *weights = take(0, 64 * sizeof *weights, at_end), *norms = take(1, 64 * sizeof *norms, at_end);
@@ -393,6 +462,13 @@ static void tiers_equal_the_definitions(void **state)
             for (uint32_t n = 8; n <= 128; n *= 2)
                 for (uint32_t m = 1; m * n <= MOST_D; m += 2)
                     check_mix(m, n, end);
+            for (size_t i = 0; i < N_SIZES; i++)
+                check_levels(sizes[i], end);
+            for (uint32_t n = 1; n <= 40; n++)
+                check_sums(n, end);
+            for (uint32_t d = 8; d <= 100; d += 23)
+                for (uint32_t n = 1; n <= 17; n += 4)
+                    check_project(d, n, end);
             check_weights(end);
             for (uint32_t bits = 1; bits <= 8; bits++)
                 for (uint32_t groups = 1; groups <= 64; groups = groups < 5 ? groups + 1 : groups * 2 + 1)

@@ -224,6 +224,65 @@ static float count_fit(uint8_t *codes, float *squares, const float *x, float inv
     return sum_parts(dot[0], dot[1]);
 }
 
+static void fit_levels(float (*parts)[2][16], const float *inv, uint32_t n_scales, const float *z, const float *y,
+                       const float *scale, const vq_codes_levels *levels, uint32_t n)
+{
+    const __m256 step = _mm256_set1_ps(levels->step), one = _mm256_set1_ps(1);
+    const __m256 most = _mm256_set1_ps((float)((levels->n_bounds + 1) / 2)), least = _mm256_sub_ps(one, most);
+    for (uint32_t s = 0; s < n_scales; s++)
+        for (uint32_t i = 0; i < n; i += 8) {
+            const uint32_t left = n - i;
+            const __m256 u = _mm256_mul_ps(load_some(z + i, left), _mm256_set1_ps(inv[s]));
+            float *dot = parts[s][0] + i % 16, *square = parts[s][1] + i % 16;
+            __m256 l;
+            if (levels->bounds) {
+                l = _mm256_cvtepi32_ps(_mm256_i32gather_epi32(levels->v, cell(u, levels->bounds, levels->n_bounds), 4));
+            } else {
+                const __m256 within = _mm256_min_ps(_mm256_max_ps(_mm256_ceil_ps(u), least), most);
+                l = _mm256_sub_ps(_mm256_add_ps(within, within), one);
+            }
+            l = _mm256_mul_ps(_mm256_mul_ps(l, step), load_some(scale + i, left));
+            store_some(dot, _mm256_add_ps(_mm256_loadu_ps(dot), _mm256_mul_ps(load_some(y + i, left), l)), left);
+            store_some(square, _mm256_add_ps(_mm256_loadu_ps(square), _mm256_mul_ps(l, l)), left);
+        }
+}
+
+static void sum_rows(float *out, const float (*parts)[16], uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = sum_parts(_mm256_loadu_ps(parts[i]), _mm256_loadu_ps(parts[i] + 8));
+}
+
+/* Eight coordinates of some rows, a constant number where it is inlined. */
+static inline __attribute__((always_inline)) void project_some(float *y, const float *x, const int8_t *entries,
+                                                               const float *scale, uint32_t d, uint32_t width,
+                                                               uint32_t n)
+{
+    __m256 sum[8];
+    for (uint32_t r = 0; r < n; r++)
+        sum[r] = _mm256_setzero_ps();
+    for (uint32_t i = 0; i < d; i++) {
+        const __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)(entries + (size_t)i * width));
+        const __m256 e = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+        for (uint32_t r = 0; r < n; r++)
+            sum[r] = _mm256_add_ps(sum[r], _mm256_mul_ps(_mm256_broadcast_ss(x + (size_t)r * d + i), e));
+    }
+    for (uint32_t r = 0; r < n; r++)
+        _mm256_storeu_ps(y + (size_t)r * width, _mm256_mul_ps(sum[r], _mm256_loadu_ps(scale)));
+}
+
+static void project(float *y, const float *x, const int8_t *entries, const float *scale, uint32_t d, uint32_t width,
+                    uint32_t n)
+{
+    for (uint32_t j = 0; j < width; j += 8) {
+        uint32_t r = 0;
+        for (; r + 8 <= n; r += 8)
+            project_some(y + (size_t)r * width + j, x + (size_t)r * d, entries + j, scale + j, d, width, 8);
+        for (; r < n; r++)
+            project_some(y + (size_t)r * width + j, x + (size_t)r * d, entries + j, scale + j, d, width, 1);
+    }
+}
+
 static void subtract(float *x, const uint8_t *codes, const int32_t *v, float scale, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += 8) {
@@ -461,6 +520,9 @@ void vq_codes_kernels_init_avx2(vq_codes_kernels *k)
     k->count = count;
     k->count_fit = count_fit;
     k->fit_grid = fit_grid;
+    k->fit_levels = fit_levels;
+    k->sum_parts = sum_rows;
+    k->project = project;
     k->subtract = subtract;
     k->unpack_keys = vq_codes_unpack_keys_avx2;
     k->unpack_values = vq_codes_unpack_values_avx2;

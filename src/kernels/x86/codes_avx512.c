@@ -184,6 +184,83 @@ static float count_fit(uint8_t *codes, float *squares, const float *x, float inv
     return sum_parts(dot);
 }
 
+static void fit_levels(float (*parts)[2][16], const float *inv, uint32_t n_scales, const float *z, const float *y,
+                       const float *scale, const vq_codes_levels *levels, uint32_t n)
+{
+    const float *bounds = levels->bounds;
+    const __m512 step = _mm512_set1_ps(levels->step), one = _mm512_set1_ps(1);
+    const __m512 most = _mm512_set1_ps((float)((levels->n_bounds + 1) / 2)), least = _mm512_sub_ps(one, most);
+    __m512 table = _mm512_setzero_ps(), level = table;
+    if (bounds) {
+        table = _mm512_maskz_loadu_ps(tail(levels->n_bounds), bounds);
+        level =
+            _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(tail(levels->n_bounds + 1), levels->v)), step);
+    }
+    for (uint32_t s = 0; s < n_scales; s++) {
+        const __m512 by = _mm512_set1_ps(inv[s]);
+        __m512 dot = _mm512_loadu_ps(parts[s][0]), square = _mm512_loadu_ps(parts[s][1]);
+        for (uint32_t i = 0; i < n; i += 16) {
+            const __mmask16 m = tail(n - i);
+            const __m512 u = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, z + i), by);
+            __m512 l;
+            if (bounds) {
+                l = _mm512_permutexvar_ps(cell(u, bounds, table, levels->n_bounds), level);
+            } else {
+                const __m512 up = _mm512_roundscale_ps(u, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+                const __m512 within = _mm512_min_ps(_mm512_max_ps(up, least), most);
+                l = _mm512_mul_ps(_mm512_sub_ps(_mm512_add_ps(within, within), one), step);
+            }
+            l = _mm512_mul_ps(l, _mm512_maskz_loadu_ps(m, scale + i));
+            dot = _mm512_mask_add_ps(dot, m, dot, _mm512_mul_ps(_mm512_maskz_loadu_ps(m, y + i), l));
+            square = _mm512_mask_add_ps(square, m, square, _mm512_mul_ps(l, l));
+        }
+        _mm512_storeu_ps(parts[s][0], dot);
+        _mm512_storeu_ps(parts[s][1], square);
+    }
+}
+
+/* Row 4 r + q in register 4 q + r, whose sum lands in that lane. */
+static void sum_rows(float *out, const float (*parts)[16], uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        __m512 v[16];
+        for (uint32_t r = 0; r < 16; r++)
+            v[4 * (r % 4) + r / 4] = i + r < n ? _mm512_loadu_ps(parts[i + r]) : _mm512_setzero_ps();
+        _mm512_mask_storeu_ps(out + i, tail(n - i), sums_of(v));
+    }
+}
+
+/* Sixteen coordinates of some rows, a constant number where it is inlined. */
+static inline __attribute__((always_inline)) void project_some(float *y, const float *x, const int8_t *entries,
+                                                               const float *scale, uint32_t d, uint32_t width,
+                                                               __mmask16 m, uint32_t n)
+{
+    __m512 sum[8];
+    for (uint32_t r = 0; r < n; r++)
+        sum[r] = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < d; i++) {
+        const __m128i bytes = _mm_maskz_loadu_epi8(m, entries + (size_t)i * width);
+        const __m512 e = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+        for (uint32_t r = 0; r < n; r++)
+            sum[r] = _mm512_add_ps(sum[r], _mm512_mul_ps(_mm512_set1_ps(x[(size_t)r * d + i]), e));
+    }
+    for (uint32_t r = 0; r < n; r++)
+        _mm512_mask_storeu_ps(y + (size_t)r * width, m, _mm512_mul_ps(sum[r], _mm512_maskz_loadu_ps(m, scale)));
+}
+
+static void project(float *y, const float *x, const int8_t *entries, const float *scale, uint32_t d, uint32_t width,
+                    uint32_t n)
+{
+    for (uint32_t j = 0; j < width; j += 16) {
+        const __mmask16 m = tail(width - j);
+        uint32_t r = 0;
+        for (; r + 8 <= n; r += 8)
+            project_some(y + (size_t)r * width + j, x + (size_t)r * d, entries + j, scale + j, d, width, m, 8);
+        for (; r < n; r++)
+            project_some(y + (size_t)r * width + j, x + (size_t)r * d, entries + j, scale + j, d, width, m, 1);
+    }
+}
+
 static void subtract(float *x, const uint8_t *codes, const int32_t *v, float scale, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i += 16) {
@@ -500,6 +577,9 @@ void vq_codes_kernels_init_avx512(vq_codes_kernels *k)
     k->count = count;
     k->count_fit = count_fit;
     k->fit_grid = fit_grid;
+    k->fit_levels = fit_levels;
+    k->sum_parts = sum_rows;
+    k->project = project;
     k->subtract = subtract;
     k->unpack_keys = vq_codes_unpack_keys_avx512;
     k->unpack_values = vq_codes_unpack_values_avx512;

@@ -244,14 +244,14 @@ static float limit_gain(const tier *t, const uint8_t *codes, const float *y, flo
 
 static void encode_granule(const struct amc_state *c, uint8_t *to, const float *x)
 {
-    float y[VQ_GRANULE * VQ_MAX_HEAD_DIM], row[VQ_MAX_HEAD_DIM], weight[VQ_GRANULE], gains[VQ_GRANULE], most = 0;
+    float y[VQ_GRANULE * VQ_MAX_HEAD_DIM], rows[VQ_GRANULE * VQ_MAX_HEAD_DIM], weight[VQ_GRANULE], gains[VQ_GRANULE],
+        most = 0;
     uint8_t tiers[VQ_GRANULE], codes[VQ_MAX_HEAD_DIM];
-    for (uint32_t i = 0; i < VQ_GRANULE; i++) {
-        for (uint32_t j = 0; j < c->d; j++)
-            row[j] = within(x[(size_t)i * c->d + j]);
-        vq_basis_to(&c->basis, row, y + (size_t)i * c->width);
+    for (size_t i = 0; i < (size_t)VQ_GRANULE * c->d; i++)
+        rows[i] = within(x[i]);
+    vq_basis_to(&c->basis, rows, VQ_GRANULE, y);
+    for (uint32_t i = 0; i < VQ_GRANULE; i++)
         weight[i] = saliency(c, y + (size_t)i * c->width);
-    }
     choose_tiers(c, weight, tiers);
     memset(to, 0, c->granule_bytes);
     uint32_t used[N_TIERS] = {0};

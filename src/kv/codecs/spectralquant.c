@@ -245,13 +245,11 @@ static void encode_sketch(const struct spectral_state *c, uint8_t *page, uint32_
 
 static void encode_granule(const struct spectral_state *c, uint8_t *page, uint32_t granule, const float *x)
 {
-    float y[VQ_GRANULE * VQ_MAX_HEAD_DIM], row[VQ_MAX_HEAD_DIM], gains[VQ_GRANULE];
+    float y[VQ_GRANULE * VQ_MAX_HEAD_DIM], rows[VQ_GRANULE * VQ_MAX_HEAD_DIM], gains[VQ_GRANULE];
     uint8_t codes[VQ_GRANULE * VQ_MAX_HEAD_DIM];
-    for (uint32_t i = 0; i < VQ_GRANULE; i++) {
-        for (uint32_t j = 0; j < c->d; j++)
-            row[j] = within(x[(size_t)i * c->d + j]);
-        vq_basis_to(&c->basis, row, y + (size_t)i * c->width);
-    }
+    for (size_t i = 0; i < (size_t)VQ_GRANULE * c->d; i++)
+        rows[i] = within(x[i]);
+    vq_basis_to(&c->basis, rows, VQ_GRANULE, y);
     for (uint32_t n = 0; n < c->n_blocks; n++) {
         const block *b = &c->blocks[n];
         for (uint32_t i = 0; i < VQ_GRANULE; i++)
@@ -329,7 +327,7 @@ static void prepare(const vq_codec_state *s, void *query, const float *q)
     const struct spectral_state *c = state(s);
     float y[VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM];
     uint8_t *to = query;
-    vq_basis_to(&c->basis, q, y);
+    vq_basis_to(&c->basis, q, 1, y);
     for (uint32_t i = 0; i < c->n_blocks; i++)
         vq_mixcode_prepare(&c->blocks[i].code, to + query_at(c, i), y + c->blocks[i].first);
     if (c->sketched) {
