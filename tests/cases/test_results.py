@@ -59,6 +59,7 @@ for key in ("schema", "what", "date", "commit", "modified", "command", "machine"
     data = {k: v for k, v in FINE.items() if k != key}
     case("without %s" % key, faults_of(data) != [])
 broken("no load beside speeds", "what else the machine did", lambda d: d.pop("load"))
+broken("an option twice", "its option ['bits'] twice", lambda d: d["rows"][0].update(kv="velox:bits=2,bits=3"))
 broken("a median that is not that of its samples", "that of the samples", lambda d: d["rows"][0]["decode_tps"].update(median=2.1))
 broken("quartiles without samples", "samples they come from", lambda d: d["rows"][0]["decode_tps"].pop("samples"))
 broken("an interval that does not hold its value", "is not between", lambda d: d["rows"][0].update(kl=[0.4, 0.1, 0.3]))
