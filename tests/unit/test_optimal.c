@@ -161,12 +161,10 @@ static void error_is_what_water_filling_promises(void **state)
                     for (uint32_t g = 0; g < n_groups; g++)
                         noise += (double)vq_trelliscode_noise(n / n_groups + (g < n % n_groups)) / n_groups;
                     const double want = N * (keys ? promised_keys(d, powers[w], n) : all * noise);
-                    /* What rows share has an error of its own: 4 bits, Lloyd-Max, of variance spread by the root. */
-                    const double own = keys && rates[r] < 2.75 ? 0.0095 * all * N : 0;
                     const double error = error_of(&t, d, x);
                     /* 1/8 for the draws, for gains in bytes and mixing; rows of 64
                      * have a little more than the error of long ones */
-                    if (!(error < want * 1.125 + own && error > want * 0.8))
+                    if (!(error < want * 1.125 && error > want * 0.8))
                         fail_msg("d %u, power %g, %s, %g bits: error %g of what was promised", d, powers[w],
                                  keys ? "keys" : "values", rates[r], error / want);
                     test_codec_close(&t);
@@ -262,8 +260,9 @@ static void what_turns_is_shared(void **state)
             free(page);
             test_codec_close(&t);
         }
-        /* Each channel has an energy of 4.5, of which a plain mean leaves that of the quarter that turns fast. */
-        if (!(error[1] < 0.05 * error[0]))
+        /* Each channel has an energy of 4.5, of which a plain mean leaves that of the quarter that turns fast.  What is
+         * shared comes back to a hundredth, and the rest has as much. */
+        if (!(error[1] < 0.08 * error[0]))
             fail_msg("halves %d: error %g with and %g without the frequencies", halves, error[1], error[0]);
         free(x);
     }

@@ -13,8 +13,8 @@
  * average out and a shrinkage stays.
  *
  * Page: codes of two granules; for each granule 32 gains, a byte each, what 1 of them stands for in f16 and, for keys,
- * the scale of what neighbours share in f16 and its codes: bytes or (coarse) nibbles, coordinate j in the low and j +
- * width/2 in the high one of byte j. */
+ * the scale of what neighbours share in f16 and its codes: nibbles, coordinate j in the low and j + width/2 in the high
+ * one of byte j. */
 #include <math.h>
 #include <string.h>
 
@@ -27,8 +27,8 @@
 enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, GROUP = VQ_CODES_GROUP, ORDER_BYTE = 256 };
 
 /* See docs/methods.md for what these do. */
-static const double FINE_FROM = 2.75, EVEN_FROM = 3.5;        /* bits */
-static const double KEYS_MORE = 0.25, EVEN_KEYS_MORE = 0.125; /* bits of keys above the average */
+static const double KEYS_MORE =
+    0.25; /* bits of keys above the average, for each bit from the first on; at least so many */
 
 static const vq_kv_option_info options[N_OPTIONS] = {
     [OPTION_BITS] = {.name = "bits",
@@ -51,7 +51,6 @@ struct optimal_state {
     vq_trelliscode code;
     uint32_t d, width; /* width: d rounded up to 8 */
     bool keys;
-    bool fine;            /* what neighbours share has 8 bits, not 4 */
     vq_rotation rotation; /* of values; for keys, of what neighbours share */
     /* keys */
     float *scales;      /* [width / 8] */
@@ -200,14 +199,14 @@ static void plan_keys(struct optimal_state *s, const vq_codec_env *env, float *e
 /* Bytes of a granule besides codes: gains, the largest one and, for keys, what neighbours share. */
 static uint32_t granule_extra(const struct optimal_state *s, bool keys)
 {
-    return VQ_GRANULE + 2 + (keys ? 2 + s->width / (s->fine ? 1 : 2) : 0);
+    return VQ_GRANULE + 2 + (keys ? 2 + s->width / 2 : 0);
 }
 
 /* Bits of all groups together. */
 static uint32_t n_bits(const struct optimal_state *s, const vq_codec_env *env)
 {
     const double bits = env->options[OPTION_BITS], own = env->options[OPTION_VALUES];
-    const double width = s->width, more = bits < EVEN_FROM ? KEYS_MORE : EVEN_KEYS_MORE;
+    const double width = s->width, more = KEYS_MORE * fmax(1, bits - 1);
     const double extra_keys = granule_extra(s, true) * 8.0 / VQ_GRANULE;
     const double extra_values = granule_extra(s, false) * 8.0 / VQ_GRANULE;
     const double groups = width / GROUP, most = VQ_TRELLIS_MAX_BITS * groups;
@@ -215,9 +214,10 @@ static uint32_t n_bits(const struct optimal_state *s, const vq_codec_env *env)
         const double n = ((env->keys ? bits : own) * width - (env->keys ? extra_keys : extra_values)) / GROUP;
         return (uint32_t)fmin(fmax(floor(n), groups), most);
     }
-    const double keys = fmin(fmax(rint(((bits + more) * width - extra_keys) / GROUP), groups), most);
-    const double values = floor((2 * bits * width - extra_keys - extra_values) / GROUP - keys);
-    return (uint32_t)(env->keys ? keys : fmin(fmax(values, groups), most));
+    const double all = floor((2 * bits * width - extra_keys - extra_values) / GROUP);
+    const double asked = fmin(rint(((bits + more) * width - extra_keys) / GROUP), all - groups);
+    const double keys = fmin(fmax(asked, groups), most);
+    return (uint32_t)(env->keys ? keys : fmin(fmax(all - keys, groups), most));
 }
 
 /* Bits by reverse water-filling: one after another goes to where it takes most off the error. */
@@ -326,7 +326,6 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
     s->arena = arena;
     s->k = &env->kernels->codes;
     s->keys = env->keys;
-    s->fine = env->options[OPTION_BITS] >= FINE_FROM;
     const vq_status status =
         vq_rotation_draw(&s->rotation, s->k, vq_hash64(env->seed, env->layer, env->head, env->keys, 0), err);
     if (status != VQ_OK) {
@@ -420,12 +419,8 @@ static void open_near(const struct optimal_state *c, const uint8_t *from, float 
     memcpy(&half, from, sizeof half);
     const float scale = vq_f32_from_f16(half);
     from += sizeof half;
-    if (c->fine) {
-        c->k->centre_bytes(near, from, 1, 128, scale, c->d);
-    } else {
-        c->k->nibbles(codes, from, near_levels()->key[1], c->width / 2);
-        c->k->centre_bytes(near, codes, 2, VQ_NARROW_TOP, scale, c->d);
-    }
+    c->k->nibbles(codes, from, near_levels()->key[1], c->width / 2);
+    c->k->centre_bytes(near, codes, 2, VQ_NARROW_TOP, scale, c->d);
     vq_rotation_invert(&c->rotation, near, scratch);
     c->k->times_byte_floats(near, c->near_fold, c->d);
 }
@@ -434,34 +429,23 @@ static void open_near(const struct optimal_state *c, const uint8_t *from, float 
 static void put_near(const struct optimal_state *c, uint8_t *to, const float *z)
 {
     uint8_t codes[VQ_MAX_HEAD_DIM] = {0};
-    uint16_t half;
-    if (c->fine) {
-        half = vq_f16_from_f32_clamped(c->k->largest(z, c->d) / 127);
-        const float scale = vq_f32_from_f16(half), inv = scale > 0 ? 1 / scale : 0;
+    const vq_levels *l = near_levels();
+    float squares = 0, along = 0, own = 0;
+    for (uint32_t j = 0; j < c->d; j++)
+        squares += z[j] * z[j];
+    const float rms = sqrtf(squares / (float)c->d);
+    if (rms >= 0x1p-40F) {
+        c->k->count(codes, z, 1 / rms, l->bounds, 15, c->d);
         for (uint32_t j = 0; j < c->d; j++) {
-            const float n = rintf(z[j] * inv);
-            codes[j] = (uint8_t)(128 + (int)(n > 127 ? 127 : n < -127 ? -127 : n));
+            const float level = (float)l->v[codes[j]];
+            along += z[j] * level;
+            own += level * level;
         }
-        memcpy(to + sizeof half, codes, c->width);
-    } else {
-        const vq_levels *l = near_levels();
-        float squares = 0, along = 0, own = 0;
-        for (uint32_t j = 0; j < c->d; j++)
-            squares += z[j] * z[j];
-        const float rms = sqrtf(squares / (float)c->d);
-        if (rms >= 0x1p-40F) {
-            c->k->count(codes, z, 1 / rms, l->bounds, 15, c->d);
-            for (uint32_t j = 0; j < c->d; j++) {
-                const float level = (float)l->v[codes[j]];
-                along += z[j] * level;
-                own += level * level;
-            }
-        }
-        half = vq_f16_from_f32_clamped(own > 0 && along > 0 ? along / own : 0);
-        for (uint32_t j = 0; j < c->width / 2; j++)
-            to[sizeof half + j] = (uint8_t)(codes[j] | codes[c->width / 2 + j] << 4);
     }
+    const uint16_t half = vq_f16_from_f32_clamped(own > 0 && along > 0 ? along / own : 0);
     memcpy(to, &half, sizeof half);
+    for (uint32_t j = 0; j < c->width / 2; j++)
+        to[sizeof half + j] = (uint8_t)(codes[j] | codes[c->width / 2 + j] << 4);
 }
 
 /* Takes what the rows x [32][d] share off them; it goes to `to`. */
