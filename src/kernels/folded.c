@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/cpu.h"
+#include "kernels/codes.h"
 #include "kernels/folded_inner.h"
 
 const int16_t vq_folded_scales[16] = {32767, 27554, 23170, 19483, 16384, 13777, 11585, 9742,
@@ -55,9 +56,22 @@ static void fold_c(vq_folded *out, int8_t *rounded, size_t stride, const int16_t
         fold_one(&out[i], rounded + i * stride, q + i * q_stride, channels, u, steps, n);
 }
 
+static void turn_back_c(float *out, const uint8_t *u, int32_t times, int32_t minus, float scale,
+                        const uint8_t *sign_bits, const uint8_t *by, uint32_t n)
+{
+    int16_t x[VQ_FOLDED_MOST_N];
+    for (uint32_t j = 0; j < n; j++)
+        x[j] = (int16_t)(times * u[j] - minus);
+    turn(x, n);
+    for (uint32_t j = 0; j < n; j++) {
+        const float y = (float)x[j] * scale;
+        out[j] = (sign_bits[j / 8] >> j % 8 & 1 ? -y : y) * vq_byte_float(by[j]);
+    }
+}
+
 void vq_folded_kernels_init(vq_folded_kernels *k, uint32_t cpu)
 {
-    *k = (vq_folded_kernels){.fold = fold_c};
+    *k = (vq_folded_kernels){.fold = fold_c, .turn_back = turn_back_c};
 #if defined(__x86_64__)
     if (cpu & VQ_CPU_AVX2)
         vq_folded_kernels_init_avx2(k);

@@ -36,6 +36,12 @@ typedef struct vq_folded_kernels {
      * below 0; NULL: z = y. */
     void (*fold)(vq_folded *out, int8_t *rounded, size_t stride, const int16_t *q, size_t q_stride, uint32_t n_queries,
                  const uint8_t *channels, const uint8_t *u, const int16_t *steps, uint32_t n);
+
+    /* The way back, for a vector of bytes that many queries will meet: with y = H (times u - minus), whose sums must be
+     * within 16 bits, out[j] = (float)y[j] * scale, its sign turned where bit j is set, * vq_byte_float(by[j]).  n as
+     * above. */
+    void (*turn_back)(float *out, const uint8_t *u, int32_t times, int32_t minus, float scale, const uint8_t *sign_bits,
+                      const uint8_t *by, uint32_t n);
 } vq_folded_kernels;
 
 void vq_folded_kernels_init(vq_folded_kernels *k, uint32_t cpu);

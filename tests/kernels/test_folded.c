@@ -1,5 +1,5 @@
 /* Every tier of kernels/folded.h against the plain C definition, bit for bit, between guard pages; and the definition
- * against the products it stands for, in double precision. */
+ * against what it stands for, in double precision. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -120,12 +120,56 @@ static void tiers_give_the_definition(void **state)
     }
 }
 
+/* Every coordinate is a sum of integers times floats that are rounded three times. */
+static void vectors_turn_back(void **state)
+{
+    (void)state;
+    static const int32_t centres[][2] = {{1, 128}, {2, 127}};
+    const uint32_t cpu = vq_cpu_detect();
+    vq_folded_kernels definition;
+    vq_folded_kernels_init(&definition, 0);
+    for (uint32_t t = 0; t < 3; t++) {
+        vq_folded_kernels k;
+        if ((cpu & tier_sets[t]) != tier_sets[t])
+            continue;
+        vq_folded_kernels_init(&k, tier_sets[t]);
+        for (uint32_t time = 0; time < 200; time++) {
+            const uint32_t n = VQ_FOLDED_LEAST_N << time % 4;
+            const int32_t *centre = centres[time / 4 % 2];
+            const bool at_end = time & 8;
+            uint8_t *u = guard_take(&guards[0], n, at_end), *signs = guard_take(&guards[1], n / 8, at_end);
+            uint8_t *by = guard_take(&guards[2], n, at_end);
+            float *out = guard_take(&guards[3], n * sizeof *out, at_end), want[VQ_FOLDED_MOST_N];
+            const int32_t middle = centre[1] / centre[0], most = (n > 256 ? 63 : 126) / centre[0];
+            for (uint32_t j = 0; j < n; j++) { /* the largest sums, nearly none, any */
+                const int32_t any = (int32_t)(vq_rng_next(&rng) % (2 * (uint32_t)most + 1)) - most;
+                u[j] = (uint8_t)(middle + (time < 16 ? (j & 1 ? -most : most) : time < 32 ? 0 : any));
+            }
+            draw_bytes(signs, n / 8, 255);
+            draw_bytes(by, n, 255);
+            k.turn_back(out, u, centre[0], centre[1], 0.37F, signs, by, n);
+            definition.turn_back(want, u, centre[0], centre[1], 0.37F, signs, by, n);
+            if (memcmp(out, want, n * sizeof *out) != 0)
+                fail_msg("%s differs from c at n = %u, time %u", tier_names[t], n, time);
+            for (uint32_t j = 0; j < n; j++) {
+                double sum = 0;
+                for (uint32_t i = 0; i < n; i++)
+                    sum += (__builtin_parity(i & j) ? -1 : 1) * (centre[0] * u[i] - centre[1]);
+                const double whole =
+                    sum * (double)0.37F * (signs[j / 8] >> j % 8 & 1 ? -1 : 1) * ldexp(8 + by[j] % 8, by[j] / 8 - 19);
+                assert_true(fabs((double)out[j] - whole) <= fabs(whole) * 0x1p-22);
+            }
+        }
+    }
+}
+
 int main(void)
 {
     for (uint32_t i = 0; i < N_GUARDS; i++)
         guards[i] = guard_open(GUARD_BYTES);
     vq_rng_seed(&rng, 11);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tiers_give_the_definition)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tiers_give_the_definition),
+                                       cmocka_unit_test(vectors_turn_back)};
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     for (uint32_t i = 0; i < N_GUARDS; i++)
         guard_close(&guards[i]);

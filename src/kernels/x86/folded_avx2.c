@@ -2,6 +2,7 @@
  * steps register bit r and word p3 .. p0 hold coordinate p2 r p1 p0 p3 (highest first) of the 32. */
 #include <immintrin.h>
 
+#include "kernels/codes.h"
 #include "kernels/folded_inner.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -156,4 +157,46 @@ static void fold(vq_folded *out, int8_t *rounded, size_t stride, const int16_t *
     }
 }
 
-void vq_folded_kernels_init_avx2(vq_folded_kernels *k) { k->fold = fold; }
+/* 8 coordinates from words of them. */
+INLINE void put_floats(float *out, __m128i words, __m256 scale, uint8_t sign_bits, const uint8_t *by)
+{
+    const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i set = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(sign_bits), lane), lane);
+    const __m256 y = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(words)), scale);
+    const __m256 flipped = _mm256_xor_ps(y, _mm256_castsi256_ps(_mm256_slli_epi32(set, 31)));
+    const __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)by));
+    const __m256i times =
+        _mm256_slli_epi32(_mm256_add_epi32(codes, _mm256_set1_epi32(VQ_BYTE_FLOAT_LEAST)), VQ_BYTE_FLOAT_SHIFT);
+    _mm256_storeu_ps(out, _mm256_mul_ps(flipped, _mm256_castsi256_ps(times)));
+}
+
+INLINE void turn_all_back(float *out, const uint8_t *u, int32_t times, int32_t minus, float scale,
+                          const uint8_t *sign_bits, const uint8_t *by, int n)
+{
+    const __m256i t = _mm256_set1_epi16((int16_t)times), less = _mm256_set1_epi16((int16_t)minus);
+    const __m256 s = _mm256_set1_ps(scale);
+    __m256i v[MOST_REGISTERS];
+    for (int i = 0; i < n; i++)
+        v[i] = _mm256_sub_epi16(_mm256_mullo_epi16(_mm256_cvtepu8_epi16(load_half(u + (size_t)16 * i)), t), less);
+    turn(v, n);
+    for (int i = 0; i < n; i += 2)
+        for (int r = 0; r < 2; r++) { /* coordinates 8 r to 8 r + 7, and those 16 further */
+            const __m128i even = _mm256_castsi256_si128(v[i + r]), odd = _mm256_extracti128_si256(v[i + r], 1);
+            const size_t at = (size_t)16 * (size_t)i + (size_t)8 * (size_t)r;
+            put_floats(out + at, _mm_unpacklo_epi16(even, odd), s, sign_bits[at / 8], by + at);
+            put_floats(out + at + 16, _mm_unpackhi_epi16(even, odd), s, sign_bits[at / 8 + 2], by + at + 16);
+        }
+}
+
+static void turn_back(float *out, const uint8_t *u, int32_t times, int32_t minus, float scale, const uint8_t *sign_bits,
+                      const uint8_t *by, uint32_t n)
+{
+    switch (n) {
+    case 64: turn_all_back(out, u, times, minus, scale, sign_bits, by, 4); break;
+    case 128: turn_all_back(out, u, times, minus, scale, sign_bits, by, 8); break;
+    case 256: turn_all_back(out, u, times, minus, scale, sign_bits, by, 16); break;
+    default: turn_all_back(out, u, times, minus, scale, sign_bits, by, 32);
+    }
+}
+
+void vq_folded_kernels_init_avx2(vq_folded_kernels *k) { *k = (vq_folded_kernels){fold, turn_back}; }

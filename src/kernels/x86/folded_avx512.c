@@ -7,6 +7,7 @@
  * brought into that order once for all queries, and bytes leave it by one vpermb for 64. */
 #include <immintrin.h>
 
+#include "kernels/codes.h"
 #include "kernels/folded_inner.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -140,4 +141,58 @@ static void fold(vq_folded *out, int8_t *rounded, size_t stride, const int16_t *
     }
 }
 
-void vq_folded_kernels_init_avx512(vq_folded_kernels *k) { k->fold = fold; }
+/* 16 coordinates from words of them. */
+INLINE void put_floats(float *out, __m256i words, __m512 scale, const uint8_t *sign_bits, const uint8_t *by)
+{
+    uint16_t signs;
+    __builtin_memcpy(&signs, sign_bits, sizeof signs);
+    const __m512 y = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(words)), scale);
+    const __m512i flipped =
+        _mm512_mask_xor_epi32(_mm512_castps_si512(y), signs, _mm512_castps_si512(y), _mm512_set1_epi32(INT32_MIN));
+    const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)by));
+    const __m512i times =
+        _mm512_slli_epi32(_mm512_add_epi32(codes, _mm512_set1_epi32(VQ_BYTE_FLOAT_LEAST)), VQ_BYTE_FLOAT_SHIFT);
+    _mm512_storeu_ps(out, _mm512_mul_ps(_mm512_castsi512_ps(flipped), _mm512_castsi512_ps(times)));
+}
+
+INLINE void turn_all_back(float *out, const uint8_t *u, int32_t times, int32_t minus, float scale,
+                          const uint8_t *sign_bits, const uint8_t *by, int n)
+{
+    const __m512i t = _mm512_set1_epi16((int16_t)times), less = _mm512_set1_epi16((int16_t)minus);
+    const __m512i places = _mm512_loadu_si512(bytes), ones = _mm512_set1_epi16(1);
+    const __m512 s = _mm512_set1_ps(scale);
+    __m512i v[MOST_REGISTERS], place[2];
+    for (int i = 0; i < n; i++) {
+        const __m512i x = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(const void *)(u + (size_t)32 * i)));
+        v[i] = _mm512_sub_epi16(_mm512_mullo_epi16(x, t), less);
+    }
+    turn(v, n);
+    /* A byte's place p4 p3 r p2 p1 p0 is that of a word r p4 p3 p2 p1 p0 in two registers. */
+    for (int i = 0; i < 2; i++) {
+        const __m512i p =
+            _mm512_cvtepu8_epi16(i ? _mm512_extracti64x4_epi64(places, 1) : _mm512_castsi512_si256(places));
+        const __m512i r = _mm512_and_si512(_mm512_srli_epi16(p, 3), ones);
+        const __m512i high = _mm512_and_si512(_mm512_srli_epi16(p, 1), _mm512_set1_epi16(24));
+        const __m512i low = _mm512_and_si512(p, _mm512_set1_epi16(7));
+        place[i] = _mm512_or_si512(_mm512_or_si512(_mm512_slli_epi16(r, 5), high), low);
+    }
+    for (int i = 0; i < n; i++) {
+        const __m512i words = _mm512_permutex2var_epi16(v[i & ~1], place[i & 1], v[i | 1]);
+        const size_t at = (size_t)32 * (size_t)i;
+        put_floats(out + at, _mm512_castsi512_si256(words), s, sign_bits + at / 8, by + at);
+        put_floats(out + at + 16, _mm512_extracti64x4_epi64(words, 1), s, sign_bits + at / 8 + 2, by + at + 16);
+    }
+}
+
+static void turn_back(float *out, const uint8_t *u, int32_t times, int32_t minus, float scale, const uint8_t *sign_bits,
+                      const uint8_t *by, uint32_t n)
+{
+    switch (n) {
+    case 64: turn_all_back(out, u, times, minus, scale, sign_bits, by, 2); break;
+    case 128: turn_all_back(out, u, times, minus, scale, sign_bits, by, 4); break;
+    case 256: turn_all_back(out, u, times, minus, scale, sign_bits, by, 8); break;
+    default: turn_all_back(out, u, times, minus, scale, sign_bits, by, 16);
+    }
+}
+
+void vq_folded_kernels_init_avx512(vq_folded_kernels *k) { *k = (vq_folded_kernels){fold, turn_back}; }

@@ -21,10 +21,11 @@
 #include "base/half.h"
 #include "base/rng.h"
 #include "kv/codec_rows.h"
+#include "quant/folded.h"
 #include "quant/trelliscode.h"
 #include "quant/turned.h"
 
-enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, GROUP = VQ_CODES_GROUP, ORDER_BYTE = 256 };
+enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, GROUP = VQ_CODES_GROUP, ORDER_BYTE = 256, MOST_FOLDED = 256 };
 
 /* See docs/methods.md for what these do. */
 static const double KEYS_MORE =
@@ -48,6 +49,7 @@ static const vq_kv_option_info options[N_OPTIONS] = {
 struct optimal_state {
     vq_arena arena; /* holds this struct too */
     const vq_codes_kernels *k;
+    const vq_folded_kernels *folded; /* NULL: the rotation is not one matrix, or its sums may pass 16 bits */
     vq_trelliscode code;
     uint32_t d, width; /* width: d rounded up to 8 */
     bool keys;
@@ -332,6 +334,7 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
         vq_arena_free(&arena);
         return status;
     }
+    s->folded = env->d <= MOST_FOLDED && vq_folding_fits(&s->rotation) ? &env->kernels->folded : NULL;
     uint8_t bits[VQ_TRELLISCODE_MAX_GROUPS] = {0};
     if (s->keys)
         fit_keys(s, env, bits);
@@ -410,7 +413,7 @@ static void from_coordinates(const struct optimal_state *c, float *y, float *x)
 
 static const vq_levels *near_levels(void) { return &vq_levels_gaussian[3]; }
 
-/* The vector [d] that scale and codes at `from` stand for. */
+/* The vector [d] that scale and codes at `from` stand for, as it was taken off rows: floats rounded in one order. */
 static void open_near(const struct optimal_state *c, const uint8_t *from, float *near)
 {
     uint8_t codes[VQ_MAX_HEAD_DIM];
@@ -423,6 +426,23 @@ static void open_near(const struct optimal_state *c, const uint8_t *from, float 
     c->k->centre_bytes(near, codes, 2, VQ_NARROW_TOP, scale, c->d);
     vq_rotation_invert(&c->rotation, near, scratch);
     c->k->times_byte_floats(near, c->near_fold, c->d);
+}
+
+/* The same for a query to meet, to within the rounding of floats: codes are small integers, whose sums are exact. */
+static void open_near_at_once(const struct optimal_state *c, const uint8_t *from, float *near)
+{
+    uint8_t codes[VQ_MAX_HEAD_DIM];
+    uint16_t half;
+    if (!c->folded) {
+        open_near(c, from, near);
+        return;
+    }
+    memcpy(&half, from, sizeof half);
+    from += sizeof half;
+    if (!c->fine)
+        c->k->nibbles(codes, from, near_levels()->key[1], c->width / 2);
+    c->folded->turn_back(near, c->fine ? from : codes, c->fine ? 1 : 2, c->fine ? 128 : VQ_NARROW_TOP,
+                         vq_f32_from_f16(half) / sqrtf((float)c->d), c->rotation.signs, c->near_fold, c->d);
 }
 
 /* near [d], divided by its folds and rotated, -> scale and codes at `to` */
@@ -603,7 +623,7 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
     vq_trelliscode_score(&c->code, page, rows->next, gains, n_granules, (const uint8_t *)queries + head_bytes(c),
                          stride, n_queries, NULL, out);
     for (uint32_t g = 0; g < n_granules; g++)
-        open_near(c, near_at(c, page, g), near[g]);
+        open_near_at_once(c, near_at(c, page, g), near[g]);
     const void *turns = (const uint8_t *)queries + plain_bytes(c);
     vq_turned_scores(&c->turned, turns, near[0], n_granules, queries, stride / sizeof(float), n_queries, out);
 }
