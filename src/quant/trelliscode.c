@@ -32,6 +32,8 @@ void vq_trelliscode_make(vq_trelliscode *m, const uint8_t *bits, const float *sc
         assert(bits[g] <= VQ_TRELLIS_MAX_BITS);
         m->bits[g] = bits[g];
     }
+    for (uint32_t g = m->n_groups; g-- > 0;)
+        m->alike[g] = (uint8_t)(g + 1 < m->n_groups && m->bits[g + 1] == m->bits[g] ? m->alike[g + 1] + 1 : 1);
     m->row_bytes = vq_trellis_row_bytes(m->bits, m->n_groups);
     m->page_bytes = (size_t)VQ_CODES_ROWS * m->row_bytes;
 }
@@ -250,9 +252,7 @@ void vq_trelliscode_dots(const vq_trelliscode *m, const uint8_t *tile, uint32_t 
 static void add_sums(const vq_trelliscode *m, float *acc, const int32_t *dots, int32_t sum, float unit)
 {
     for (uint32_t g = 0, n; g < m->n_groups; g += n) {
-        n = 1;
-        while (g + n < m->n_groups && m->bits[g + n] == m->bits[g])
-            n++;
+        n = m->alike[g];
         const uint32_t first = g * VQ_CODES_GROUP;
         if (m->bits[g])
             m->k->add_scaled(acc + first, dots + first, sum, unit * step_of(m->bits[g]), n * VQ_CODES_GROUP);

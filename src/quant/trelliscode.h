@@ -29,6 +29,7 @@ typedef struct vq_trelliscode {
     bool keys;
     bool narrow; /* queries of 8 bits instead of 14 */
     uint8_t bits[VQ_TRELLISCODE_MAX_GROUPS];
+    uint8_t alike[VQ_TRELLISCODE_MAX_GROUPS]; /* how many groups from this one on have its bits */
 } vq_trelliscode;
 
 /* Squared error of rows of `bits` bits (0 to 5) to that of 1, when gains do not shrink them: for sharing bits out. */

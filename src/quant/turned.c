@@ -32,6 +32,9 @@ void vq_turned_fill(vq_turned *t, const vq_kernels *k, const vq_kv_rope *rope)
         t->half_step[f] = (float)sin(0.5 * remainder(rope->freq[f], 2 * M_PI));
 }
 
+/* To the nearest integer, ties to even, as rintf, which is a call where vectors could be. */
+static int8_t nearest(float x) { return (int8_t)((x + 0x1.8p23F) - 0x1.8p23F); }
+
 void vq_turned_open(const vq_turned *t, vq_turned_steps *table)
 {
     for (uint32_t f = 0; f < t->shape.n_pairs; f++) {
@@ -49,8 +52,8 @@ void vq_turned_open(const vq_turned *t, vq_turned_steps *table)
             step_s = twice;
         }
         for (uint32_t m = 0; m < VQ_TURNED_HALF; m++) {
-            table[f][0][m] = (int8_t)rintf(127 * c[m]);
-            table[f][1][m] = (int8_t)rintf(127 * s[m]);
+            table[f][0][m] = nearest(127 * c[m]);
+            table[f][1][m] = nearest(127 * s[m]);
         }
     }
 }

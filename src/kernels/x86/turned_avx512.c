@@ -9,41 +9,54 @@ enum { AT_ONCE = 6 };
 
 INLINE __mmask16 tail(uint32_t n) { return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1); }
 
+/* Up to 16 floats. */
+INLINE __m512 some(const float *x, uint32_t n)
+{
+    return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(tail(n), x);
+}
+
 INLINE __m512 add_dot(__m512 sum, const float *x, const float *y, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i += 16) {
-        const __mmask16 m = tail(n - i);
-        sum = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, x + i), _mm512_maskz_loadu_ps(m, y + i), sum);
-    }
+    for (uint32_t i = 0; i < n; i += 16)
+        sum = _mm512_fmadd_ps(some(x + i, n - i), some(y + i, n - i), sum);
     return sum;
 }
 
+/* Channels that do not turn are summed up in the registers that they lie in, beside those that do. */
 static float products(float *pairs, const vq_turned_shape *s, const float *q, const float *n)
 {
     const __m512 none = _mm512_setzero_ps();
+    __m512 sum = none;
     if (!s->halves) {
         const uint32_t n_turned = 2 * s->n_pairs;
-        for (uint32_t j = 0; j < n_turned; j += 16) { /* even lanes: cosines' products; odd ones: sines' */
-            const __mmask16 m = tail(n_turned - j);
-            const __m512 x = _mm512_maskz_loadu_ps(m, q + j), y = _mm512_maskz_loadu_ps(m, n + j);
+        uint32_t j = 0;
+        for (; j < n_turned; j += 16) { /* even lanes: cosines' products; odd ones: sines' */
+            const __m512 x = some(q + j, s->d - j), y = some(n + j, s->d - j);
             const __m512 straight = _mm512_mul_ps(x, y);                        /* q_a n_a, q_b n_b */
             const __m512 across = _mm512_mul_ps(_mm512_permute_ps(x, 0xb1), y); /* q_b n_a, q_a n_b */
             const __m512 first = _mm512_mask_mov_ps(straight, 0xaaaa, _mm512_permute_ps(across, 0xb1));
             const __m512 second = _mm512_mask_mov_ps(_mm512_permute_ps(straight, 0xb1), 0xaaaa, across);
             _mm512_storeu_ps(pairs + j, _mm512_fmsubadd_ps(first, _mm512_set1_ps(1), second));
+            if (j + 16 > n_turned)
+                sum = _mm512_mask_mov_ps(straight, tail(n_turned - j), none);
         }
-        return _mm512_reduce_add_ps(add_dot(none, q + n_turned, n + n_turned, s->d - n_turned));
+        return j < s->d ? _mm512_reduce_add_ps(add_dot(sum, q + j, n + j, s->d - j)) : _mm512_reduce_add_ps(sum);
     }
-    for (uint32_t f = 0; f < s->n_pairs; f += 16) {
-        const __mmask16 m = tail(s->n_pairs - f);
-        const __m512 qa = _mm512_maskz_loadu_ps(m, q + f), qb = _mm512_maskz_loadu_ps(m, q + s->apart + f);
-        const __m512 na = _mm512_maskz_loadu_ps(m, n + f), nb = _mm512_maskz_loadu_ps(m, n + s->apart + f);
-        _mm512_storeu_ps(pairs + f, _mm512_fmadd_ps(qa, na, _mm512_mul_ps(qb, nb)));
-        _mm512_storeu_ps(pairs + vq_turned_sine(s) + f, _mm512_fmsub_ps(qb, na, _mm512_mul_ps(qa, nb)));
+    __m512 other = none;
+    for (uint32_t f = 0; f < s->apart; f += 16) {
+        const uint32_t left = s->apart - f;
+        const __m512 qa = some(q + f, left), qb = some(q + s->apart + f, left);
+        const __m512 na = some(n + f, left), nb = some(n + s->apart + f, left);
+        const __mmask16 turned = f < s->n_pairs ? tail(s->n_pairs - f) : 0;
+        if (turned) {
+            _mm512_storeu_ps(pairs + f, _mm512_fmadd_ps(qa, na, _mm512_mul_ps(qb, nb)));
+            _mm512_storeu_ps(pairs + vq_turned_sine(s) + f, _mm512_fmsub_ps(qb, na, _mm512_mul_ps(qa, nb)));
+        }
+        sum = _mm512_mask3_fmadd_ps(qa, na, sum, (__mmask16)~turned);
+        other = _mm512_mask3_fmadd_ps(qb, nb, other, (__mmask16)~turned);
     }
-    const uint32_t first = s->n_pairs, second = s->apart + s->n_pairs;
-    const __m512 sum = add_dot(none, q + first, n + first, s->apart - first);
-    return _mm512_reduce_add_ps(add_dot(sum, q + second, n + second, s->d - second));
+    const uint32_t rest = 2 * s->apart;
+    return _mm512_reduce_add_ps(add_dot(_mm512_add_ps(sum, other), q + rest, n + rest, s->d - rest));
 }
 
 INLINE __m512 bytes(const int8_t *from)
