@@ -439,10 +439,9 @@ static void open_near_at_once(const struct optimal_state *c, const uint8_t *from
     }
     memcpy(&half, from, sizeof half);
     from += sizeof half;
-    if (!c->fine)
-        c->k->nibbles(codes, from, near_levels()->key[1], c->width / 2);
-    c->folded->turn_back(near, c->fine ? from : codes, c->fine ? 1 : 2, c->fine ? 128 : VQ_NARROW_TOP,
-                         vq_f32_from_f16(half) / sqrtf((float)c->d), c->rotation.signs, c->near_fold, c->d);
+    c->k->nibbles(codes, from, near_levels()->key[1], c->width / 2);
+    c->folded->turn_back(near, codes, 2, VQ_NARROW_TOP, vq_f32_from_f16(half) / sqrtf((float)c->d), c->rotation.signs,
+                         c->near_fold, c->d);
 }
 
 /* near [d], divided by its folds and rotated, -> scale and codes at `to` */
