@@ -71,7 +71,7 @@ typedef struct vq_codes_kernels {
     void (*flip)(float *x, const uint8_t *sign_bits, uint32_t n);
     /* sum of squares, in 16 interleaved parts: part p takes p, p + 16, ..; then halves are added */
     float (*sum_squares)(const float *x, uint32_t n);
-    /* largest |x[i]|, 0 for none */
+    /* largest |x[i]| that is a number, 0 for none */
     float (*largest)(const float *x, uint32_t n);
     /* codes[i] = number of bounds below x[i] * inv; n_bounds = 2^bits - 1, bounds ascend */
     void (*count)(uint8_t *codes, const float *x, float inv, const float *bounds, uint32_t n_bounds, uint32_t n);

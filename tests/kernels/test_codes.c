@@ -116,6 +116,11 @@ static void check_vectors(uint32_t n, bool at_end)
     a = tier.largest(x, n);
     b = definition.largest(x, n);
     SAME("largest", n, &a, &b, sizeof a);
+    memcpy(y, x, n * sizeof *y);
+    y[n / 2] = NAN;
+    a = tier.largest(y, n);
+    b = definition.largest(y, n);
+    SAME("largest beside NaN", n, &a, &b, sizeof a);
     for (uint32_t bit = 1; bit <= 8; bit++) {
         const vq_levels *levels = &vq_levels_gaussian[bit - 1];
         const float inv = 0.7F;

@@ -176,7 +176,7 @@ static float largest(const float *x, uint32_t n)
     const __m256 sign = _mm256_set1_ps(-0.0F);
     __m256 most = _mm256_setzero_ps();
     for (uint32_t i = 0; i < n; i += 8)
-        most = _mm256_max_ps(most, _mm256_andnot_ps(sign, load_some(x + i, n - i)));
+        most = _mm256_max_ps(_mm256_andnot_ps(sign, load_some(x + i, n - i)), most); /* of NaN the second */
     return largest_of(most);
 }
 

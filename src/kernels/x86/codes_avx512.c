@@ -137,7 +137,7 @@ static float largest(const float *x, uint32_t n)
 {
     __m512 most = _mm512_setzero_ps();
     for (uint32_t i = 0; i < n; i += 16)
-        most = _mm512_max_ps(most, _mm512_abs_ps(_mm512_maskz_loadu_ps(tail(n - i), x + i)));
+        most = _mm512_max_ps(_mm512_abs_ps(_mm512_maskz_loadu_ps(tail(n - i), x + i)), most); /* of NaN the second */
     return _mm512_reduce_max_ps(most);
 }
 

@@ -2,7 +2,6 @@
  * the only rounding to be heard.
  *
  * Page: the codes of two granules (8-bit planes of kernels/codes.h), then 64 scales. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,9 +65,7 @@ static const uint16_t *scales_of(const struct int8_state *c, const void *page)
 
 static uint16_t encode_row(const struct int8_state *c, uint8_t *codes, const float *x)
 {
-    float most = 0;
-    for (uint32_t i = 0; i < c->d; i++)
-        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    const float most = c->k->largest(x, c->d);
     memset(codes, 0, padded(c));
     const uint16_t half = vq_f16_from_f32_clamped(most / 127);
     if (half)

@@ -137,8 +137,9 @@ static void read_rows(const struct polar_state *c, const void *page, uint32_t fi
 {
     uint64_t codes[TILE_FLOATS / BLOCK];
     float radii[TILE_FLOATS / BLOCK];
-    const uint8_t *stream = (const uint8_t *)page + first * row_bytes(c);
-    for (uint32_t i = 0; i < n; i++, stream += row_bytes(c))
+    const size_t each = row_bytes(c);
+    const uint8_t *stream = (const uint8_t *)page + first * each;
+    for (uint32_t i = 0; i < n; i++, stream += each)
         for (uint32_t b = 0; b < c->n_blocks; b++) {
             const uint32_t at = b * BLOCK_BITS;
             uint64_t bits;
