@@ -162,5 +162,14 @@ int cli_plan_open(vq_plan **plan, const cli_engine *e, const cli_page *page, con
         return cli_usage(page, "--kv auto chooses for all layers: without --kv-layer");
     if (automatic)
         return choose(plan, e, page, args, session);
-    return vq_plan_open(plan, text + sizeof prefix - 1, &err) == VQ_OK ? CLI_FINE : cli_fail_with(&err);
+    const char *path = text + sizeof prefix - 1;
+    if (!*path)
+        return cli_usage(page, "--kv plan: names no file: plan:FILE");
+    if (vq_plan_open(plan, path, &err) != VQ_OK)
+        return cli_fail_with(&err);
+    if (vq_plan_fits(*plan, e->model, &err) == VQ_OK)
+        return CLI_FINE;
+    vq_plan_close(*plan);
+    *plan = NULL;
+    return cli_fail("%s: %s", path, err.text);
 }

@@ -144,6 +144,8 @@ static int run(const struct args *a, uint32_t codebooks, const vq_model *model, 
         if (status == VQ_ERR_CANCELLED) {
             cli_say("stopped; %s was not written", a->out);
             result = CLI_INTERRUPTED;
+        } else if (status == VQ_ERR_ARG && n < VQ_CALIBRATE_LEAST) {
+            result = cli_fail("%s%s: %s", a->texts.at[0], a->texts.n > 1 ? " and the others" : "", err.text);
         } else if (status != VQ_OK) {
             result = cli_fail_with(&err);
         }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -110,6 +111,21 @@ static int dispatch(int argc, char **argv)
     return command ? command->run(argc - 1, argv + 1) : unknown(name);
 }
 
+/* A small `ulimit -s` is raised as far as the system lets it, since the stack grows up to what holds when it grows. */
+static bool has_stack(void)
+{
+    const rlim_t least = 2 * VQ_STACK_BYTES;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= least)
+        return true;
+    limit.rlim_cur = limit.rlim_max == RLIM_INFINITY || limit.rlim_max > least ? least : limit.rlim_max;
+    if (limit.rlim_cur == least && setrlimit(RLIMIT_STACK, &limit) == 0)
+        return true;
+    cli_say("the stack may have %llu KiB ('ulimit -s'), at least %llu are needed",
+            (unsigned long long)limit.rlim_cur / 1024, (unsigned long long)least / 1024);
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     /* A help text or a table is written in one piece, so that the reason of a failure is still known at the end. */
@@ -119,5 +135,5 @@ int main(int argc, char **argv)
     cli_signals_init();
     if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
         setlocale(LC_CTYPE, "C.UTF-8");
-    return cli_finish_output(dispatch(argc, argv));
+    return has_stack() ? cli_finish_output(dispatch(argc, argv)) : CLI_FAILED;
 }

@@ -90,6 +90,8 @@ static int read_text(const struct args *a, const cli_engine *e, int32_t **ids, s
             (*ids)[(*n)++] = part[k];
         vq_free(part);
     }
+    if (*n < 2)
+        return cli_fail("%s: %zu tokens, at least 2 are needed to measure", a->texts.at[0], *n);
     return CLI_FINE;
 }
 

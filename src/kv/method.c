@@ -113,6 +113,15 @@ static vq_status parse_option(vq_method *m, const char *at, size_t n, vq_error *
     return VQ_OK;
 }
 
+/* Whether an option of this name stands in text [first, at): the later one would win without a word. */
+static bool was_given(const char *first, const char *at, size_t n_name)
+{
+    for (const char *p = first; p < at; p += strcspn(p, ",") + 1)
+        if (strncmp(p, at, n_name) == 0 && p[n_name] == '=')
+            return true;
+    return false;
+}
+
 vq_status vq_method_parse(vq_method *out, const char *text, vq_error *err)
 {
     const size_t n_name = strcspn(text, ":");
@@ -128,7 +137,10 @@ vq_status vq_method_parse(vq_method *out, const char *text, vq_error *err)
     const char *at = text + n_name;
     while (*at) {
         at++; /* ':' or ',' */
-        const size_t n = strcspn(at, ",");
+        const size_t n = strcspn(at, ","), n_option = strcspn(at, "=,");
+        if (was_given(text + n_name + 1, at, n_option))
+            return vq_fail(err, VQ_ERR_ARG, "%s: %.*s is given twice", m.codec->name,
+                           (int)(n_option < 64 ? n_option : 64), at);
         VQ_TRY(parse_option(&m, at, n, err));
         at += n;
     }

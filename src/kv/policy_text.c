@@ -62,7 +62,7 @@ static vq_status set_common(vq_policy_choice *c, int index, const char *value, s
         }
         VQ_TRY(vq_text_value(c->policy->name, &info, value, n, &c->budget, err));
         if (c->budget == 0)
-            return vq_fail(err, VQ_ERR_ARG, "%s: budget is 0%%, must be above", c->policy->name);
+            return vq_fail(err, VQ_ERR_ARG, "%s: budget is 0%%, must be above 0%%", c->policy->name);
         return VQ_OK;
     }
     double x;

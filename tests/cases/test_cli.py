@@ -237,6 +237,15 @@ def prompts():
 
 
 # ---- output ----
+def small_stacks():
+    def limit(soft, hard):
+        return lambda: resource.setrlimit(resource.RLIMIT_STACK, (soft << 10, hard << 10))
+
+    r = run("generate", "-m", BASE, "-p", "abc", "-n", "2", preexec=limit(512, 8192))
+    case("a small stack that may grow", r.status == 0, r)
+    fails("a small stack that may not", ["generate", "-m", BASE, "-p", "abc", "-n", "2"], 1, "512 KiB", "2048", preexec=limit(512, 512))
+
+
 def outputs(folder):
     for words in (["generate", "-m", BASE, "-p", "a", "-n", "8", "--ignore-eos"], ["inspect", BASE], ["methods"],
                   ["--help"], ["generate", "--help"], ["tokenize", "-m", BASE, "-p", "ab"], ["help", "chat"]):
@@ -551,6 +560,7 @@ def main():
         files(folder)
         prompts()
         outputs(folder)
+        small_stacks()
         signals(folder)
         texts()
         caches(folder)

@@ -72,11 +72,13 @@ def planning(folder):
     plan["model"] = "0123456789abcdef"
     with open(again, "w") as f:
         json.dump(plan, f)
-    fails("a plan of another model", ["generate", "-m", BASE, "-p", "abc", "--kv", "plan:" + again], 1, "0123456789abcdef")
+    fails("a plan of another model", ["generate", "-m", BASE, "-p", "abc", "--kv", "plan:" + again], 1, again, "0123456789abcdef")
     with open(again, "w") as f:
         f.write("{")
     fails("no plan at all", ["generate", "-m", BASE, "-p", "abc", "--kv", "plan:" + again], 1, again, "is no plan")
     fails("a plan that is not there", ["generate", "-m", BASE, "-p", "abc", "--kv", "plan:/no/such"], 1, "/no/such")
+    fails("a plan without a name", ["generate", "-m", BASE, "-p", "abc", "--kv", "plan:"], 2, "names no file")
+    fails("plan on an empty text", ["plan", "-m", BASE, "--text", "/dev/null", "--kv-bits", "3", "-o", again], 1, "/dev/null", "0 tokens")
     fails("a plan and a method", ["generate", "-m", BASE, "-p", "abc", "--kv", "plan:" + out, "--kv-keys", "f16"], 2, "--kv-keys")
     fails("plan without a budget", ["plan", "-m", BASE, "-o", again], 2, "--kv-memory", "--kv-bits")
     fails("plan with two", ["plan", "-m", BASE, "-o", again, "--kv-bits", "3", "--kv-memory", "1M"], 2, "one of them")

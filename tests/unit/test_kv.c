@@ -63,6 +63,7 @@ static void parameters_are_checked(void **state)
     refuse(&p, VQ_ERR_ARG, "values: f16 has no option 'bits'; it has: sinks residual");
     p = base, p.values = "f16:sinks", refuse(&p, VQ_ERR_ARG, "'sinks' is not of the form option=value");
     p = base, p.values = "f16:sinks=x", refuse(&p, VQ_ERR_ARG, "sinks is 'x', which is no number");
+    p = base, p.keys = "kivi:bits=2,sinks=1,bits=4", refuse(&p, VQ_ERR_ARG, "keys: kivi: bits is given twice");
     p = base, p.values = "f16:sinks=1.5", refuse(&p, VQ_ERR_ARG, "sinks is 1.5, which is no whole number");
     p = base, p.values = "f16:residual=-1", refuse(&p, VQ_ERR_ARG, "residual is -1");
     p = base, p.layers = "0-2=f16", refuse(&p, VQ_ERR_ARG, "layers: 0-2, the model has layers 0 to 1");
