@@ -157,6 +157,7 @@ static const setting settings[] = {
     {"turboquant-rvq", {{"bits", 3}}, 5e-4},
     {"trellis", {{"bits", 1}}, 0.01},
     {"trellis", {{"bits", 2.4}, {"values", 3.5}}, 0.01},
+    {"trellis", {{"bits", 4.6}, {"values", 5}}, 0.01},
     {"trellis", {{"bits", 2}, {"channels", 1}}, 0.01},
     {"trellis", {{"bits", 2.25}, {"channels", 1}}, 0.01},
     {"velox", {{"bits", 1}}, 0.015},

@@ -27,9 +27,8 @@
 
 enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, GROUP = VQ_CODES_GROUP, ORDER_BYTE = 256, MOST_FOLDED = 256 };
 
-/* See docs/methods.md for what these do. */
-static const double KEYS_MORE =
-    0.25; /* bits of keys above the average, for each bit from the first on; at least so many */
+/* Bits of keys above the average, for each bit of it from the first on, and at least so many (docs/methods.md). */
+static const double KEYS_MORE = 0.25;
 
 static const vq_kv_option_info options[N_OPTIONS] = {
     [OPTION_BITS] = {.name = "bits",
