@@ -181,6 +181,11 @@ int cli_calibrate(int argc, char **argv)
         return cli_usage(&page, "no text: --text FILE says which");
     if (!a.out)
         return cli_usage(&page, "no output: -o FILE says where the calibration goes");
+    for (size_t i = 0; i <= a.texts.n; i++) {
+        const char *input = i < a.texts.n ? a.texts.at[i] : a.model;
+        if (cli_same_file(a.out, input))
+            return cli_usage(&page, "%s: is read, and would be overwritten by the output", input);
+    }
     uint32_t codebooks;
     if (!read_codebooks(a.codebooks, &codebooks))
         return cli_usage(&page, "--codebooks: no method in '%s'; there are: vecinfer, commvq, a2ats", a.codebooks);

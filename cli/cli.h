@@ -70,6 +70,8 @@ void cli_forget_interrupt(void);
 /* ---- files and numbers ---- */
 /* The whole of a file, "-" for standard input; *bytes is freed with free. Says what is wrong and returns false. */
 bool cli_read_file(const char *path, char **bytes, size_t *n_bytes);
+/* Whether both name one regular file, so that writing one would destroy the other. NULL: no. */
+bool cli_same_file(const char *a, const char *b);
 /* "12.3 MiB" into out. */
 const char *cli_bytes(uint64_t n_bytes, char out[16]);
 double cli_seconds(void);                  /* monotonic */

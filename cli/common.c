@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -140,6 +141,13 @@ bool cli_interrupted(void) { return n_interrupts > 0; }
 void cli_forget_interrupt(void) { n_interrupts = 0; }
 
 /* ---- files and numbers ---- */
+
+bool cli_same_file(const char *a, const char *b)
+{
+    struct stat s, t;
+    return a && b && stat(a, &s) == 0 && stat(b, &t) == 0 && S_ISREG(s.st_mode) && s.st_dev == t.st_dev &&
+           s.st_ino == t.st_ino;
+}
 
 bool cli_read_file(const char *path, char **bytes, size_t *n_bytes)
 {

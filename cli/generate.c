@@ -278,6 +278,8 @@ int cli_generate(int argc, char **argv)
     int status;
     if (!cli_parse(&page, argc, argv, &n_operands, &status))
         return status;
+    if (cli_same_file(a.save_cache, model.model) || cli_same_file(a.save_cache, a.file))
+        return cli_usage(&page, "%s: is read, and would be overwritten by --save-cache", a.save_cache);
     char *stops[CLI_MOST_TEXTS] = {0};
     if (a.escape) {
         for (size_t i = 0; i < a.stops.n; i++) {

@@ -195,6 +195,11 @@ int cli_plan(int argc, char **argv)
         return cli_usage(&page, "no output: -o FILE says where the plan goes");
     if (a.texts.n > 0 && a.model.kv_losses)
         return cli_usage(&page, "--text measures losses and --kv-losses reads them: one of them");
+    for (size_t i = 0; i <= a.texts.n; i++) {
+        const char *input = i < a.texts.n ? a.texts.at[i] : a.model.model;
+        if (cli_same_file(a.out, input))
+            return cli_usage(&page, "%s: is read, and would be overwritten by the output", input);
+    }
     vq_plan_wish wish;
     vq_plan *losses;
     vq_error err;

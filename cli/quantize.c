@@ -338,6 +338,10 @@ int cli_quantize(int argc, char **argv)
     int status;
     if (!cli_parse(&page, argc, argv, &n_operands, &status))
         return status;
+    const char *const inputs[] = {argv[1], a.feedback, a.sensitivity};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+        if (cli_same_file(argv[2], inputs[i]))
+            return cli_usage(&page, "%s: is read, and would be overwritten by the output", inputs[i]);
     cli_signals_model(argv[1]);
     cli_catch_interrupt(2);
     return quantize(&a, &page, argv[1], argv[2], argc, argv);

@@ -237,6 +237,23 @@ def prompts():
 
 
 # ---- output ----
+def inputs_stay(folder):
+    """An output that is an input, also by another name, would destroy it: nothing is written."""
+    mine, link, text = (os.path.join(folder, n) for n in ("mine.gguf", "link.gguf", "text.txt"))
+    shutil.copy(BASE, mine)
+    os.symlink(mine, link)
+    with open(text, "w") as f:
+        f.write("abc " * 400)
+    with open(BASE, "rb") as f:
+        before = f.read()
+    for words in (["quantize", mine, link], ["quantize", mine, text, "--feedback", text], ["calibrate", mine, "--text", text, "-o", link],
+                  ["calibrate", mine, "--text", text, "-o", text], ["plan", "-m", mine, "--kv-bits", "3", "-o", link],
+                  ["generate", "-m", mine, "-p", "ab", "-n", "2", "--save-cache", link]):
+        fails("%s onto its own input" % words[0], words, 2, "would be overwritten")
+    with open(mine, "rb") as f, open(text) as g:
+        case("inputs are as they were", f.read() == before and g.read() == "abc " * 400)
+
+
 def small_stacks():
     def limit(soft, hard):
         return lambda: resource.setrlimit(resource.RLIMIT_STACK, (soft << 10, hard << 10))
@@ -561,6 +578,7 @@ def main():
         prompts()
         outputs(folder)
         small_stacks()
+        inputs_stay(folder)
         signals(folder)
         texts()
         caches(folder)
