@@ -1,8 +1,10 @@
 /* PolarQuant's blocks: the definitions. */
 #include "kernels/polar.h"
 
+#include <endian.h>
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "base/cpu.h"
 
@@ -73,6 +75,20 @@ void vq_polar_encode_c(uint64_t *codes, float *radii, const float *y, uint32_t n
     }
 }
 
+void vq_polar_unpack_c(uint64_t *codes, const uint8_t *stream, uint32_t n)
+{
+    const size_t n_bytes = ((size_t)n * VQ_POLAR_BITS + 7) / 8;
+    for (size_t i = 0; i < n; i++) {
+        const size_t at = i * VQ_POLAR_BITS, left = n_bytes - at / 8;
+        uint64_t bits = 0;
+        if (left >= sizeof bits)
+            memcpy(&bits, stream + at / 8, sizeof bits);
+        else
+            memcpy(&bits, stream + at / 8, left);
+        codes[i] = le64toh(bits) >> at % 8 & ((UINT64_C(1) << VQ_POLAR_BITS) - 1);
+    }
+}
+
 void vq_polar_decode_c(float *y, const uint64_t *codes, const float *radii, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -81,7 +97,7 @@ void vq_polar_decode_c(float *y, const uint64_t *codes, const float *radii, uint
 
 void vq_polar_kernels_init(vq_polar_kernels *k, uint32_t cpu)
 {
-    *k = (vq_polar_kernels){.encode = vq_polar_encode_c, .decode = vq_polar_decode_c};
+    *k = (vq_polar_kernels){.encode = vq_polar_encode_c, .unpack = vq_polar_unpack_c, .decode = vq_polar_decode_c};
 #if defined(__x86_64__)
     if (cpu & VQ_CPU_AVX2)
         vq_polar_kernels_init_avx2(k);

@@ -23,6 +23,8 @@ typedef struct vq_polar_kernels {
     /* Blocks y [n][16] -> codes [n] and radii [n], of which the one of least squares, or the one that makes the block's
      * product with itself exact (unbiased); 0 where the angles fit nothing. */
     void (*encode)(uint64_t *codes, float *radii, const float *y, uint32_t n, bool unbiased);
+    /* A stream of n codes of 46 bits, one after the other -> codes [n] */
+    void (*unpack)(uint64_t *codes, const uint8_t *stream, uint32_t n);
     /* y [n][16] = radii times the unit vectors that codes stand for; bits of a code above VQ_POLAR_BITS may be set */
     void (*decode)(float *y, const uint64_t *codes, const float *radii, uint32_t n);
 } vq_polar_kernels;
@@ -31,6 +33,7 @@ void vq_polar_kernels_init(vq_polar_kernels *k, uint32_t cpu);
 
 /* The definitions, which tiers take for the blocks that fill no vector; and the tiers' doors. */
 void vq_polar_encode_c(uint64_t *codes, float *radii, const float *y, uint32_t n, bool unbiased);
+void vq_polar_unpack_c(uint64_t *codes, const uint8_t *stream, uint32_t n);
 void vq_polar_decode_c(float *y, const uint64_t *codes, const float *radii, uint32_t n);
 void vq_polar_kernels_init_avx2(vq_polar_kernels *k);
 void vq_polar_kernels_init_avx512(vq_polar_kernels *k);

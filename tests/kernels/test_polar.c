@@ -60,6 +60,23 @@ static void check(const vq_polar_kernels *tier, const char *name, uint32_t n, bo
         codes[i] = vq_rng_next(&rng); /* bits above the block's too */
         radii[i] = (float)vq_rng_normal(&rng);
     }
+    const size_t n_bytes = ((size_t)n * VQ_POLAR_BITS + 7) / 8;
+    uint8_t *stream = guard_take(&guards[0], n_bytes, at_end);
+    memset(stream, 0, n_bytes);
+    for (size_t i = 0; i < n; i++) {
+        want_codes[i] = codes[i] & ((UINT64_C(1) << VQ_POLAR_BITS) - 1);
+        for (size_t bit = 0; bit < VQ_POLAR_BITS; bit++)
+            stream[(i * VQ_POLAR_BITS + bit) / 8] |=
+                (uint8_t)((want_codes[i] >> bit & 1) << (i * VQ_POLAR_BITS + bit) % 8);
+    }
+    uint64_t got[MOST];
+    definition.unpack(got, stream, n);
+    assert_memory_equal(got, want_codes, n * sizeof *got);
+    memset(got, 0xff, sizeof got);
+    tier->unpack(got, stream, n);
+    if (memcmp(got, want_codes, n * sizeof *got) != 0)
+        fail_msg("unpack of tier %s differs from the definition, n = %u", name, n);
+    y = guard_take(&guards[0], (size_t)n * BLOCK * sizeof *y, at_end);
     definition.decode(want, codes, radii, n);
     tier->decode(y, codes, radii, n);
     if (memcmp(y, want, (size_t)n * BLOCK * sizeof *y) != 0)

@@ -145,6 +145,24 @@ static void encode(uint64_t *codes, float *radii, const float *y, uint32_t n, bo
     vq_polar_encode_c(codes + i, radii + i, y + (size_t)i * VQ_POLAR_BLOCK, n - i, unbiased);
 }
 
+/* Eight codes are 46 bytes. */
+static void unpack(uint64_t *codes, const uint8_t *stream, uint32_t n)
+{
+    enum { CODES = 8, BYTES = CODES * VQ_POLAR_BITS / 8 };
+    const __mmask64 own = ((__mmask64)1 << BYTES) - 1;
+    const __m512i eight = _mm512_set1_epi64(0x0706050403020100), code = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m512i at = _mm512_mullo_epi64(code, _mm512_set1_epi64(VQ_POLAR_BITS));
+    const __m512i first = _mm512_mullo_epi64(_mm512_srli_epi64(at, 3), _mm512_set1_epi64(0x0101010101010101));
+    const __m512i from = _mm512_add_epi8(first, eight), shift = _mm512_and_si512(at, _mm512_set1_epi64(7));
+    const __m512i mask = _mm512_set1_epi64((INT64_C(1) << VQ_POLAR_BITS) - 1);
+    uint32_t i = 0;
+    for (; i + CODES <= n; i += CODES, stream += BYTES) {
+        const __m512i bits = _mm512_permutexvar_epi8(from, _mm512_maskz_loadu_epi8(own, stream));
+        _mm512_storeu_si512(codes + i, _mm512_and_si512(_mm512_srlv_epi64(bits, shift), mask));
+    }
+    vq_polar_unpack_c(codes + i, stream, n - i);
+}
+
 static void decode(float *y, const uint64_t *codes, const float *radii, uint32_t n)
 {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
@@ -166,5 +184,6 @@ static void decode(float *y, const uint64_t *codes, const float *radii, uint32_t
 void vq_polar_kernels_init_avx512(vq_polar_kernels *k)
 {
     k->encode = encode;
+    k->unpack = unpack;
     k->decode = decode;
 }

@@ -131,21 +131,17 @@ static uint32_t tile_rows(const struct polar_state *c)
     return TILE_FLOATS / c->d < VQ_PAGE_ROWS ? TILE_FLOATS / c->d : VQ_PAGE_ROWS;
 }
 
-/* Rows [first, first + n) before they are turned back, at most a tile.  A block's bits are read as eight bytes, which
- * may reach beyond its row, but not beyond the radii that follow the rows. */
+/* Rows [first, first + n) before they are turned back, at most a tile.  Rows of whole bytes, as those of 4 blocks,
+ * follow each other without a gap. */
 static void read_rows(const struct polar_state *c, const void *page, uint32_t first, uint32_t n, float *x)
 {
     uint64_t codes[TILE_FLOATS / BLOCK];
     float radii[TILE_FLOATS / BLOCK];
     const size_t each = row_bytes(c);
-    const uint8_t *stream = (const uint8_t *)page + first * each;
-    for (uint32_t i = 0; i < n; i++, stream += each)
-        for (uint32_t b = 0; b < c->n_blocks; b++) {
-            const uint32_t at = b * BLOCK_BITS;
-            uint64_t bits;
-            memcpy(&bits, stream + at / 8, sizeof bits);
-            codes[i * c->n_blocks + b] = le64toh(bits) >> at % 8;
-        }
+    const uint32_t at_once = each * 8 == (size_t)c->n_blocks * BLOCK_BITS ? n : 1;
+    for (uint32_t i = 0; i < n; i += at_once)
+        c->kernels->polar.unpack(codes + (size_t)i * c->n_blocks, (const uint8_t *)page + (first + i) * each,
+                                 at_once * c->n_blocks);
     c->kernels->vec.f16_to_f32(radii, radii_of(c, page, first), n * c->n_blocks);
     c->kernels->polar.decode(x, codes, radii, n * c->n_blocks);
 }
