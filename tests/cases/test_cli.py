@@ -578,7 +578,8 @@ def main():
         prompts()
         outputs(folder)
         small_stacks()
-        inputs_stay(folder)
+        with tempfile.TemporaryDirectory() as own:
+            inputs_stay(own)
         signals(folder)
         texts()
         caches(folder)
