@@ -58,6 +58,14 @@ static float sum_squares_c(const float *x, uint32_t n)
     return vq_sum_parts(part);
 }
 
+static float dot_c(const float *x, const float *y, uint32_t n)
+{
+    float part[VQ_SUM_PARTS] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        part[i % VQ_SUM_PARTS] += x[i] * y[i];
+    return vq_sum_parts(part);
+}
+
 void vq_codes_count_c(uint8_t *codes, const float *x, float inv, const float *bounds, uint32_t n_bounds, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -358,6 +366,7 @@ void vq_codes_kernels_init(vq_codes_kernels *k, uint32_t cpu)
         .mix_blocks = mix_blocks_c,
         .flip = flip_c,
         .sum_squares = sum_squares_c,
+        .dot = dot_c,
         .largest = largest_c,
         .count = vq_codes_count_c,
         .count_fit = count_fit_c,

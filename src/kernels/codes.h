@@ -71,6 +71,8 @@ typedef struct vq_codes_kernels {
     void (*flip)(float *x, const uint8_t *sign_bits, uint32_t n);
     /* sum of squares, in 16 interleaved parts: part p takes p, p + 16, ..; then halves are added */
     float (*sum_squares)(const float *x, uint32_t n);
+    /* sum of x[i] y[i], in the same order */
+    float (*dot)(const float *x, const float *y, uint32_t n);
     /* largest |x[i]| that is a number, 0 for none */
     float (*largest)(const float *x, uint32_t n);
     /* codes[i] = number of bounds below x[i] * inv; n_bounds = 2^bits - 1, bounds ascend */

@@ -224,21 +224,6 @@ void vq_codec_kivi_prepare(const vq_codec_state *s, void *query, const float *q)
     memcpy(query, q, state(s)->d * sizeof *q);
 }
 
-static float dot(const float *a, const float *b, uint32_t n)
-{
-    float part[16] = {0}; /* a fixed order, and one that the compiler turns into vectors */
-    uint32_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (uint32_t j = 0; j < 16; j++)
-            part[j] += a[i + j] * b[i + j];
-    for (uint32_t j = 0; i + j < n; j++)
-        part[j] += a[i + j] * b[i + j];
-    for (uint32_t h = 8; h > 0; h /= 2)
-        for (uint32_t j = 0; j < h; j++)
-            part[j] += part[j + h];
-    return part[0];
-}
-
 static void score_granule(const struct kivi_state *c, const uint8_t *tile, const uint16_t *scales, const void *queries,
                           size_t stride, uint32_t n, float *out)
 {
@@ -260,7 +245,7 @@ static void score_granule(const struct kivi_state *c, const uint8_t *tile, const
             memset(halves[j][0] + d, 0, padded(c) - d);
             memset(halves[j][1] + d, 0, padded(c) - d);
             unit[j] = c->k->quantise_wide(halves[j][0], VQ_MAX_HEAD_DIM, &sums[j], folded, d);
-            base[j] = dot(q, zero, d);
+            base[j] = c->k->dot(q, zero, d);
         }
         c->k->dots_us(high, VQ_GRANULE, tile, VQ_PAGE_ROWS * 4, VQ_GRANULE, n_quads, halves[0][0], sizeof halves[0],
                       now);
@@ -279,7 +264,7 @@ static void score_granule(const struct kivi_state *c, const uint8_t *tile, const
         c->k->f16_to_f32(folded, pinned + (size_t)p * d, d);
         for (uint32_t i = 0; i < n; i++)
             out[(size_t)i * VQ_PAGE_ROWS + pins[p]] =
-                dot((const float *)(const void *)((const uint8_t *)queries + i * stride), folded, d);
+                c->k->dot((const float *)(const void *)((const uint8_t *)queries + i * stride), folded, d);
     }
 }
 
@@ -331,7 +316,7 @@ void vq_codec_kivi_mix(const vq_codec_state *s, const void *page, const vq_rows 
                 c->k->dots_su(dots[part], VQ_KIVI_GROUP, tile + (size_t)from * 4, (size_t)n_lanes * 4,
                               vq_codes_lanes(n), n_granules * 8, bytes[0][part], sizeof bytes[0], now);
             for (uint32_t j = 0; j < now; j++) {
-                const float base = dot(weights + (size_t)(i + j) * VQ_PAGE_ROWS, zero, VQ_PAGE_ROWS);
+                const float base = c->k->dot(weights + (size_t)(i + j) * VQ_PAGE_ROWS, zero, VQ_PAGE_ROWS);
                 float *a = acc + (size_t)(i + j) * d + from;
                 for (uint32_t t = 0; t < n; t++) {
                     const size_t at = (size_t)j * VQ_KIVI_GROUP + t;

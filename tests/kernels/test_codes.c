@@ -113,6 +113,9 @@ static void check_vectors(uint32_t n, bool at_end)
 
     float a = tier.sum_squares(x, n), b = definition.sum_squares(x, n);
     SAME("sum_squares", n, &a, &b, sizeof a);
+    a = tier.dot(x, y, n);
+    b = definition.dot(x, y, n);
+    SAME("dot", n, &a, &b, sizeof a);
     a = tier.largest(x, n);
     b = definition.largest(x, n);
     SAME("largest", n, &a, &b, sizeof a);

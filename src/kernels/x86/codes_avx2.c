@@ -110,6 +110,16 @@ static float sum_squares(const float *x, uint32_t n)
     return sum_parts(sum[0], sum[1]);
 }
 
+static float dot(const float *x, const float *y, uint32_t n)
+{
+    __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (uint32_t i = 0; i < n; i += 8) {
+        const __m256 product = _mm256_mul_ps(load_some(x + i, n - i), load_some(y + i, n - i));
+        sum[i / 8 % 2] = _mm256_add_ps(sum[i / 8 % 2], product);
+    }
+    return sum_parts(sum[0], sum[1]);
+}
+
 static inline __m128i load_bytes(const uint8_t *x, uint32_t n)
 {
     uint64_t eight = 0;
@@ -516,6 +526,7 @@ void vq_codes_kernels_init_avx2(vq_codes_kernels *k)
     k->mix_blocks = mix_blocks;
     k->flip = flip;
     k->sum_squares = sum_squares;
+    k->dot = dot;
     k->largest = largest;
     k->count = count;
     k->count_fit = count_fit;

@@ -84,6 +84,16 @@ static float sum_squares(const float *x, uint32_t n)
     return sum_parts(sum);
 }
 
+static float dot(const float *x, const float *y, uint32_t n)
+{
+    __m512 sum = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail(n - i);
+        sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), _mm512_maskz_loadu_ps(m, y + i)));
+    }
+    return sum_parts(sum);
+}
+
 /* Sums of 16 registers, each in the order of sum_parts: register 4 q + r gives lane 4 r + q. */
 static inline __m512 sums_of(const __m512 v[16])
 {
@@ -534,6 +544,15 @@ static void round_affine(uint8_t *out, const float *x, const float *zero, const 
     }
 }
 
+/* 16 integers as bytes, of which the first n count: without a mask where all do, since they are read again at once. */
+static inline void store_some(int8_t *out, __m512i x, uint32_t n)
+{
+    if (n >= 16)
+        _mm_storeu_si128((__m128i *)(void *)out, _mm512_cvtepi32_epi8(x));
+    else
+        _mm512_mask_cvtepi32_storeu_epi8(out, tail(n), x);
+}
+
 static float quantise_narrow(int8_t *out, int32_t *sum, const float *x, uint32_t n)
 {
     const float most = largest(x, n);
@@ -544,7 +563,7 @@ static float quantise_narrow(int8_t *out, int32_t *sum, const float *x, uint32_t
         const __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + i), _mm512_set1_ps(inv));
         const __m512i r = round_within(v, -127, 127);
         total = _mm512_add_epi32(total, r);
-        _mm512_mask_cvtepi32_storeu_epi8(out + i, m, r);
+        store_some(out + i, r, n - i);
     }
     *sum = _mm512_reduce_add_epi32(total);
     return inv > 0 ? most / 127 : 0;
@@ -561,8 +580,8 @@ static float quantise_wide(int8_t *out, size_t stride, int32_t *sum, const float
         const __m512i r = round_within(v, -8191, 8191);
         const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(r, _mm512_set1_epi32(64)), 7);
         total = _mm512_add_epi32(total, r);
-        _mm512_mask_cvtepi32_storeu_epi8(out + i, m, high);
-        _mm512_mask_cvtepi32_storeu_epi8(out + stride + i, m, _mm512_sub_epi32(r, _mm512_slli_epi32(high, 7)));
+        store_some(out + i, high, n - i);
+        store_some(out + stride + i, _mm512_sub_epi32(r, _mm512_slli_epi32(high, 7)), n - i);
     }
     *sum = _mm512_reduce_add_epi32(total);
     return inv > 0 ? most / 8191 : 0;
@@ -573,6 +592,7 @@ void vq_codes_kernels_init_avx512(vq_codes_kernels *k)
     k->hadamard = hadamard;
     k->flip = flip;
     k->sum_squares = sum_squares;
+    k->dot = dot;
     k->largest = largest;
     k->count = count;
     k->count_fit = count_fit;
