@@ -35,8 +35,8 @@ typedef struct vq_trelliscode {
 /* Squared error of rows of `bits` bits (0 to 5) to that of 1, when gains do not shrink them: for sharing bits out. */
 float vq_trelliscode_noise(uint32_t bits);
 
-/* bits and scale [(d + 7) / 8]; scale is kept, bits are not.  narrow: coordinates are rotated and have one scale, so
- * that 8 bits of a query will do. */
+/* bits and scale [(d + 7) / 8]; scale is kept, bits are not.  narrow: 8 bits of a query will do, as its
+ * coordinates are rotated and have one scale, or as bits are few. */
 void vq_trelliscode_make(vq_trelliscode *m, const uint8_t *bits, const float *scale, const vq_kernels *k, uint32_t d,
                          bool keys, bool narrow);
 

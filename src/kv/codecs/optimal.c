@@ -29,6 +29,8 @@ enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, GROUP = VQ_CODES_GROUP, ORDER_BYTE
 
 /* Bits of keys above the average, for each bit of it from the first on, and at least so many (docs/methods.md). */
 static const double KEYS_MORE = 0.25;
+/* Below so many bits, 8 bits of a query are enough: what is rounded off is a hundredth of what codes err by. */
+static const double NARROW_BELOW = 2.75;
 
 static const vq_kv_option_info options[N_OPTIONS] = {
     [OPTION_BITS] = {.name = "bits",
@@ -339,7 +341,8 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
         fit_keys(s, env, bits);
     else
         fit_values(s, env, bits);
-    vq_trelliscode_make(&s->code, bits, s->keys ? s->scales : ones, env->kernels, env->d, env->keys, false);
+    vq_trelliscode_make(&s->code, bits, s->keys ? s->scales : ones, env->kernels, env->d, env->keys,
+                        env->options[OPTION_BITS] < NARROW_BELOW);
     *out = (vq_codec_state *)s;
     return VQ_OK;
 }
