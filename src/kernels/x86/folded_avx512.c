@@ -90,32 +90,33 @@ INLINE int32_t largest(__m512i most)
 INLINE void fold_one(vq_folded *out, int8_t *rounded, const int16_t *q, const beside *s, int n, int stepped)
 {
     const __m512i ones = _mm512_set1_epi16(1), order = _mm512_loadu_si512(bytes);
-    __m512i v[MOST_REGISTERS], sum = _mm512_setzero_si512(), near = sum, most = sum;
+    const __m512i none = _mm512_setzero_si512();
+    __m512i v[MOST_REGISTERS], sum[2] = {none, none}, near[2] = {none, none}, most = none; /* two: shorter chains */
     for (int i = 0; i < n; i++) {
         v[i] = _mm512_mulhrs_epi16(_mm512_loadu_si512(q + (size_t)32 * i), s->scales[i]);
-        sum = _mm512_dpwssd_epi32(sum, _mm512_abs_epi16(v[i]), ones);
+        sum[i % 2] = _mm512_dpwssd_epi32(sum[i % 2], _mm512_abs_epi16(v[i]), ones);
     }
-    out->level = vq_folded_level(_mm512_reduce_add_epi32(sum));
+    out->level = vq_folded_level(_mm512_reduce_add_epi32(_mm512_add_epi32(sum[0], sum[1])));
     const __m512i level = _mm512_set1_epi16((int16_t)out->level);
     for (int i = 0; i < n; i++)
         v[i] = _mm512_mulhrs_epi16(v[i], level);
     out->total = 32 * n * (int16_t)_mm_cvtsi128_si32(_mm512_castsi512_si128(v[0]));
     turn(v, n);
     for (int i = 0; i < n; i++) {
-        near = _mm512_dpwssd_epi32(near, v[i], s->u[i]);
+        near[i % 2] = _mm512_dpwssd_epi32(near[i % 2], v[i], s->u[i]);
         v[i] = stepped ? _mm512_mulhrs_epi16(v[i], s->steps[i]) : v[i];
         most = _mm512_max_epu16(most, _mm512_abs_epi16(v[i]));
     }
-    out->near = _mm512_reduce_add_epi32(near);
+    out->near = _mm512_reduce_add_epi32(_mm512_add_epi32(near[0], near[1]));
     out->round = vq_folded_round(largest(most));
     const __m512i round = _mm512_set1_epi16((int16_t)out->round);
-    sum = _mm512_setzero_si512();
+    sum[0] = sum[1] = none;
     for (int i = 0; i < n; i += 2) {
         const __m512i both = _mm512_packs_epi16(_mm512_mulhrs_epi16(v[i], round), _mm512_mulhrs_epi16(v[i + 1], round));
-        sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), both);
+        sum[i / 2 % 2] = _mm512_dpbusd_epi32(sum[i / 2 % 2], _mm512_set1_epi8(1), both);
         _mm512_storeu_si512(rounded + (size_t)32 * i, _mm512_permutexvar_epi8(order, both));
     }
-    out->sum = _mm512_reduce_add_epi32(sum);
+    out->sum = _mm512_reduce_add_epi32(_mm512_add_epi32(sum[0], sum[1]));
 }
 
 INLINE void fold_all(vq_folded *out, int8_t *rounded, size_t stride, const int16_t *q, size_t q_stride,
