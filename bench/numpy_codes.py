@@ -137,11 +137,28 @@ class Coder:
         coded = self.bits > 0
         z = y / self.scale
         size = np.sqrt(np.mean(z[:, coded] ** 2, axis=1, keepdims=True)) + np.float32(1e-20)
-        z /= size
+        size *= self._wider(y, z, size, coded)
+        z = self._levels(z / size)
+        z *= self.scale
+        own, along = np.sum(y[:, coded] ** 2, axis=1, keepdims=True), np.sum(y[:, coded] * z[:, coded], axis=1, keepdims=True)
+        return (z * np.where(along > 0, own / np.maximum(along, np.float32(1e-30)), 0)) @ self.back.T
+
+    def _levels(self, z):
+        z = z.copy()
         for b in np.unique(self.bits):
             levels, bounds, _ = lloyd_max(int(b))
             at = self.bits == b
             z[:, at] = levels.astype(np.float32)[np.searchsorted(bounds.astype(np.float32), z[:, at])]
-        z *= self.scale
-        own, along = np.sum(y[:, coded] ** 2, axis=1, keepdims=True), np.sum(y[:, coded] * z[:, coded], axis=1, keepdims=True)
-        return (z * np.where(along > 0, own / np.maximum(along, np.float32(1e-30)), 0)) @ self.back.T
+        return z
+
+    def _wider(self, y, z, size, coded):
+        """How much larger than its rms a row's gain has to be, where coordinates would be cut off: what fits best."""
+        out = np.ones_like(size)
+        at = np.flatnonzero(np.abs(z[:, coded]).max(axis=1) > 3 * size[:, 0])
+        best = np.full(len(at), -1.0)
+        for wider in (1, 1.25, 1.6, 2.1, 3) if len(at) else ():
+            levels = self._levels(z[at] / (size[at] * np.float32(wider))) * self.scale
+            fit = np.sum(y[at] * levels, axis=1) ** 2 / np.maximum(np.sum(levels * levels, axis=1), 1e-30)
+            out[at[fit > best]] = wider
+            best = np.maximum(best, fit)
+        return out

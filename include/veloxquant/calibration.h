@@ -48,6 +48,9 @@ typedef enum vq_statistic {
     /* Keys turned back by RoPE as if the first of 32 neighbours stood at position 0, where their mean is formed. */
     VQ_KEY_TURN_NEAR, /* [d_k] mean squares of those means */
     VQ_KEY_TURN_REST, /* [d_k] mean squares of keys less those means, in that frame */
+    /* Of sinks inside of the text, keys that are nearer to 0 than to the mean of the 32 that they stand among; the two
+     * above leave them out. */
+    VQ_KEY_SINK, /* [d_k] their mean before RoPE; 0 where there are none */
 
     /* Codebooks, which are there on request (vq_codebooks).  A product codebook has 256 centroids for each sub-vector
      * of 4 or 8 values: [ceil(d / sub)][256][sub], centroid 0 being zero. */

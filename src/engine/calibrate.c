@@ -24,7 +24,8 @@ typedef struct head_sums {
     float *least, *most;           /* [d], of keys and values */
     double *rest;                  /* [d][d] upper, of keys */
     double *turn_near, *turn_rest; /* [d], of keys */
-    uint64_t n, n_rest;
+    double *sink;                  /* [d], of keys before RoPE */
+    uint64_t n, n_rest, n_sinks;
 } head_sums;
 
 typedef struct sums {
@@ -66,6 +67,8 @@ static void lay_out(sums *s)
                 h.turn_near = vq_arena_take(a, d, sizeof(double));
                 h.turn_rest = vq_arena_take(a, d, sizeof(double));
             }
+            if (kind == VQ_ROWS_K_BEFORE_ROPE)
+                h.sink = vq_arena_take(a, d, sizeof(double));
             if (heads)
                 heads[i] = h;
         }
@@ -85,34 +88,80 @@ typedef struct rows_work {
     uint32_t n_heads, d, n, skip; /* rows below skip do not count */
 } rows_work;
 
+/* Which of 32 rows are sinks: bit i says that row i is nearer to 0 than to the mean [d] of all. */
+static uint32_t find_sinks(const float *x, size_t stride, uint32_t d, const float *mean)
+{
+    uint32_t sinks = 0;
+    for (uint32_t i = 0; i < NEIGHBOURS; i++) {
+        double along = 0, own = 0; /* |x|^2 < |x - m|^2 where 2 x.m < |m|^2 */
+        for (uint32_t j = 0; j < d; j++) {
+            along += (double)x[i * stride + j] * (double)mean[j];
+            own += (double)mean[j] * (double)mean[j];
+        }
+        sinks |= (uint32_t)(2 * along < own) << i;
+    }
+    return sinks;
+}
+
 /* As add_rest, in a frame that turns with the positions: a pair of channels is turned by minus as many steps as its row
- * is away from the first of the 32. */
+ * is away from the first of the 32.  Sinks are left out. */
 static void add_turned_rest(const rows_work *w, head_sums *h, const float *x, size_t stride, float *scratch)
 {
     const uint32_t n_pairs = w->rope->n_rot / 2, halves = w->rope->halves;
     float *cosine = scratch, *sine = scratch + (size_t)NEIGHBOURS * n_pairs;
+    float *turned = scratch + (size_t)NEIGHBOURS * w->d, mean[VQ_MAX_MODEL_HEAD_DIM];
     for (uint32_t i = 0; i < NEIGHBOURS; i++)
         vq_rope_turn(w->rope->freq, n_pairs, i, cosine + (size_t)i * n_pairs, sine + (size_t)i * n_pairs);
-    for (uint32_t first = w->skip; first + NEIGHBOURS <= w->n; first += NEIGHBOURS)
+    for (uint32_t first = w->skip; first + NEIGHBOURS <= w->n; first += NEIGHBOURS) {
         for (uint32_t j = 0; j < w->d; j++) {
             const bool turns = j < 2 * n_pairs;
             const uint32_t pair = halves ? j % (n_pairs ? n_pairs : 1) : j / 2;
             const bool second = halves ? j >= n_pairs : j % 2;
             const uint32_t other = halves ? (second ? j - n_pairs : j + n_pairs) : j ^ 1;
-            double sum = 0, squares = 0;
+            double sum = 0;
             for (uint32_t i = 0; i < NEIGHBOURS; i++) {
                 const float *row = x + (first + i) * stride;
                 const double co = turns ? (double)cosine[(size_t)i * n_pairs + pair] : 1;
                 const double si = turns ? (double)sine[(size_t)i * n_pairs + pair] : 0;
                 const double there = turns ? (double)row[other] : 0;
                 const double y = co * (double)row[j] + (second ? -si : si) * there;
+                turned[(size_t)i * w->d + j] = (float)y;
+                sum += y;
+            }
+            mean[j] = (float)(sum / NEIGHBOURS);
+        }
+        const uint32_t sinks = find_sinks(turned, w->d, w->d, mean);
+        const double n = NEIGHBOURS - __builtin_popcount(sinks);
+        for (uint32_t j = 0; j < w->d && n > 0; j++) {
+            double sum = 0, squares = 0;
+            for (uint32_t i = 0; i < NEIGHBOURS; i++) {
+                const double y = sinks >> i & 1 ? 0 : (double)turned[(size_t)i * w->d + j];
                 sum += y;
                 squares += y * y;
             }
-            const double mean = sum / NEIGHBOURS;
-            h->turn_near[j] += mean * mean;
-            h->turn_rest[j] += squares - mean * sum;
+            h->turn_near[j] += sum / n * sum / n;
+            h->turn_rest[j] += (squares - sum * sum / n) * NEIGHBOURS / n;
         }
+    }
+}
+
+static void add_sinks(const rows_work *w, head_sums *h, const float *x, size_t stride)
+{
+    float mean[VQ_MAX_MODEL_HEAD_DIM];
+    for (uint32_t first = w->skip; first + NEIGHBOURS <= w->n; first += NEIGHBOURS) {
+        for (uint32_t j = 0; j < w->d; j++) {
+            float sum = 0;
+            for (uint32_t i = 0; i < NEIGHBOURS; i++)
+                sum += x[(first + i) * stride + j];
+            mean[j] = sum * (1.0F / NEIGHBOURS);
+        }
+        for (uint32_t sinks = find_sinks(x + first * stride, stride, w->d, mean); sinks; sinks &= sinks - 1) {
+            const float *row = x + (first + (uint32_t)__builtin_ctz(sinks)) * stride;
+            for (uint32_t j = 0; j < w->d; j++)
+                h->sink[j] += (double)row[j];
+            h->n_sinks++;
+        }
+    }
 }
 
 /* Products of rows less the mean of the 32 that they stand among. */
@@ -156,6 +205,8 @@ static void add_head(void *arg, uint32_t head, uint32_t thread)
         add_rest(w, h, x, stride, scratch);
         add_turned_rest(w, h, x, stride, scratch);
     }
+    if (h->sink)
+        add_sinks(w, h, x, stride);
 }
 
 static void on_rows(void *arg, uint32_t layer, vq_rows_kind kind, const float *x, uint32_t n_heads, uint32_t d,
@@ -270,6 +321,13 @@ static void put_turned(vq_calibration *c, uint32_t layer, uint32_t head, const h
     }
 }
 
+static void put_sink(vq_calibration *c, uint32_t layer, uint32_t head, const head_sums *h, uint32_t d)
+{
+    float *to = vq_calibration_edit(c, VQ_KEY_SINK, layer, head);
+    for (uint32_t j = 0; j < d; j++)
+        to[j] = h->n_sinks ? (float)(h->sink[j] / (double)h->n_sinks) : 0;
+}
+
 /* The group's filter; the moments of its query heads become eigenvectors. */
 static vq_status put_filter(vq_calibration *c, vq_statistic what, uint32_t layer, uint32_t kv_head, head_sums *heads,
                             uint32_t n_heads, uint32_t d, double *values, vq_error *err)
@@ -314,6 +372,7 @@ static vq_status put_layer(vq_calibration *c, const sums *s, uint32_t layer, vq_
         put(c, VQ_VALUE_MOMENT, layer, h, v->moment, (size_t)d_v * d_v);
         put_range(c, VQ_VALUE_LEAST, VQ_VALUE_MOST, layer, h, v, d_v);
         put_turned(c, layer, h, k, d_k);
+        put_sink(c, layer, h, before, d_k);
         VQ_TRY(put_basis(c, VQ_KEY_REST_SPECTRUM, VQ_KEY_REST_BASIS, layer, h, k->rest, d_k, err));
         add_mean(k->moment, -1, k, d_k);
         put_near(c, layer, h, k->moment, k->rest, vq_calibration_at(c, VQ_KEY_REST_SPECTRUM, layer, h), d_k);

@@ -3,7 +3,7 @@
  *     offset  bytes  what
  *          0      8  "VQCALIB1"
  *          8      8  xxh64 of all bytes from 16 on, seed 0; the hash that saved caches carry
- *         16      4  version, 2
+ *         16      4  version, 3
  *         20      4  number of statistics, VQ_N_STATISTICS
  *         24      8  hash of the model
  *         32     20  n_layers, n_heads, n_kv_heads, d_k, d_v
@@ -27,7 +27,7 @@
 #include "base/file.h"
 
 enum {
-    VERSION = 2,
+    VERSION = 3,
     HEADER_BYTES = 64,
     SUMMED_FROM = 16,
     ALIGN = 64,
@@ -87,6 +87,7 @@ static const struct {
     [VQ_QUERY_BEFORE_FILTER] = {.name = "query filter before RoPE"},
     [VQ_KEY_TURN_NEAR] = {.name = "squares of neighbours' turned means", .not_negative = true},
     [VQ_KEY_TURN_REST] = {.name = "squares of keys less neighbours' turned means", .not_negative = true},
+    [VQ_KEY_SINK] = {.name = "mean key of sinks"},
     [VQ_VALUE_CODEBOOK_4] = {.name = "value codebook", .values = true, .codebooks = VQ_CODEBOOKS_VALUES, .sub = 4},
     [VQ_VALUE_CODEBOOK_8] = {.name = "value codebook", .values = true, .codebooks = VQ_CODEBOOKS_VALUES, .sub = 8},
     [VQ_KEY_SMOOTH_CODEBOOK_4] = {.name = "codebook of smoothed keys", .codebooks = VQ_CODEBOOKS_SMOOTH, .sub = 4},

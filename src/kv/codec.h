@@ -83,6 +83,12 @@ typedef struct vq_codec {
     void (*encode)(const vq_codec_state *s, void *page, uint32_t first, uint32_t n, const float *x);
     /* Any rows [first, first + n) back to x [n][d]. */
     void (*decode)(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x);
+    /* The same where codes depend on where rows stand, pos [n]; NULL: they don't.  encode and decode are then for those
+     * who do not know. */
+    void (*encode_at)(const vq_codec_state *s, void *page, uint32_t first, uint32_t n, const float *x,
+                      const uint32_t *pos);
+    void (*decode_at)(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x,
+                      const uint32_t *pos);
 
     /* Keys.  prepare: once a query (rotate, tables, int8). score: out [n_queries][VQ_PAGE_ROWS] = q . k^ for rows below
      * rows->n; entries at or above it, and of rows that are not live, may hold anything finite.  `queries` are

@@ -89,12 +89,18 @@ void vq_side_encode(const vq_side *side, void *page, uint32_t first, uint32_t n,
 {
     if (side->rope)
         vq_turn_rows(side->rope, side->kernels, pos, n, true, side->d, x);
-    side->codec->encode(side->state, page, first, n, x);
+    if (side->codec->encode_at)
+        side->codec->encode_at(side->state, page, first, n, x, pos);
+    else
+        side->codec->encode(side->state, page, first, n, x);
 }
 
 void vq_side_decode(const vq_side *side, const void *page, uint32_t first, uint32_t n, float *x, const uint32_t *pos)
 {
-    side->codec->decode(side->state, page, first, n, x);
+    if (side->codec->decode_at)
+        side->codec->decode_at(side->state, page, first, n, x, pos);
+    else
+        side->codec->decode(side->state, page, first, n, x);
     if (side->rope)
         vq_turn_rows(side->rope, side->kernels, pos, n, false, side->d, x);
 }

@@ -65,6 +65,7 @@ static void fill(vq_calibration *c, vq_statistic what, uint32_t layer, uint32_t 
         case VQ_VALUE_LEAST: to[i] = -3; break;
         case VQ_KEY_MOST:
         case VQ_VALUE_MOST: to[i] = 3; break;
+        case VQ_KEY_SINK: /* many rows are nearer to it than to their neighbours' mean */
         case VQ_QUERY_FILTER:
         case VQ_QUERY_BEFORE_FILTER: to[i] = (float)u[i]; break;
         default: to[i] = 0;

@@ -59,7 +59,7 @@ static int descending(const void *a, const void *b)
     return (x[0] < y[0]) - (x[0] > y[0]);
 }
 
-/* Error energy of a row of keys with n_bits bits for groups of 8.  Channels are divided by the eighth root of how
+/* Error energy of a row of keys with n_bits bits for groups of 8.  Channels are divided by the root of how
  * loudly they are heard and ordered, and bits go one after another to where they take most off; groups of equal bits
  * share their error, those of most bits unevenly. */
 static double promised_keys(uint32_t d, double power, uint32_t n_bits)
@@ -67,7 +67,7 @@ static double promised_keys(uint32_t d, double power, uint32_t n_bits)
     double of[512][2], sum = 0; /* variance after the division, what it is divided by squared */
     const uint32_t n = d / 8;
     for (uint32_t j = 0; j < d; j++) {
-        of[j][1] = pow(loudness(j), -0.25);
+        of[j][1] = 1 / loudness(j);
         of[j][0] = variance(j, power) / of[j][1];
     }
     qsort(of, d, sizeof of[0], descending);
@@ -103,8 +103,19 @@ static double promised_keys(uint32_t d, double power, uint32_t n_bits)
     }
     if (n_most)
         sum += most_energy / n_most * most_folds * (double)vq_trelliscode_noise(VQ_TRELLIS_MAX_BITS);
-    for (uint32_t g = n_most / 8; g < n; g++) /* mixing runs changes little: their groups have nearly the same energy */
-        sum += energy[g] / 8 * (double)vq_trelliscode_noise(has[g]) * folds[g];
+    for (uint32_t g = n_most / 8, run; g < n; g += run) { /* as many as have equal bits, to a power of two, are mixed */
+        double of_run = 0, folds_of_run = 0;
+        uint32_t same = 1;
+        while (g + same < n && has[g + same] == has[g])
+            same++;
+        for (run = 1; 2 * run <= same;)
+            run *= 2;
+        for (uint32_t i = g; i < g + run; i++) {
+            of_run += energy[i] / (8 * run);
+            folds_of_run += folds[i];
+        }
+        sum += of_run * (double)vq_trelliscode_noise(has[g]) * folds_of_run;
+    }
     return sum;
 }
 
@@ -164,7 +175,7 @@ static void error_is_what_water_filling_promises(void **state)
                     const double error = error_of(&t, d, x);
                     /* 1/8 for the draws, for gains in bytes and mixing; rows of 64
                      * have a little more than the error of long ones */
-                    if (!(error < want * 1.125 && error > want * 0.8))
+                    if (!(error < want * 1.125 && error > want * 0.75))
                         fail_msg("d %u, power %g, %s, %g bits: error %g of what was promised", d, powers[w],
                                  keys ? "keys" : "values", rates[r], error / want);
                     test_codec_close(&t);
@@ -269,6 +280,85 @@ static void what_turns_is_shared(void **state)
     vq_calibration_close(c);
 }
 
+/* Rows that are sinks have a key of their own, wherever they stand: it is taken off where the codec is told positions,
+ * leaves a row's error small, does not get into what the others share, and is met by scores. */
+static void sinks_are_told_apart(void **state)
+{
+    (void)state;
+    enum { D = 64, N_PAIRS = D / 2, FIRST = 100000 };
+    vq_kernels k;
+    vq_kernels_init(&k, vq_cpu_detect());
+    double freq[N_PAIRS];
+    for (uint32_t f = 0; f < N_PAIRS; f++)
+        freq[f] = pow(1e4, -(double)f / N_PAIRS);
+    vq_calibration *c = calibration(D, 0);
+    float *sink = vq_calibration_edit(c, VQ_KEY_SINK, 0, 0);
+    for (uint32_t j = 0; j < D; j++)
+        sink[j] = j % 3 ? 0.5F : -1;
+    const uint64_t sinks = 1ULL << 3 | 1ULL << 17 | 1ULL << 40 | 1ULL << 63;
+    for (int halves = 0; halves < 2; halves++) {
+        const vq_kv_rope rope = {freq, D, halves};
+        test_codec t;
+        open_codec(&t, &k, 3, D, true, c);
+        vq_error err;
+        t.codec->destroy(t.state);
+        t.env.calibration = c;
+        t.env.rope = &rope;
+        assert_int_equal(t.codec->create(&t.state, &t.env, &err), VQ_OK);
+        float x[64 * D], y[64 * D], q[D], out[64];
+        uint32_t pos[64];
+        vq_rng rng;
+        vq_rng_seed(&rng, 6);
+        for (uint32_t r = 0; r < 64; r++) {
+            const bool is = sinks >> r & 1;
+            pos[r] = FIRST + r;
+            for (uint32_t f = 0; f < N_PAIRS; f++) {
+                const uint32_t a = halves ? f : 2 * f, b = halves ? f + N_PAIRS : a + 1;
+                const double angle = freq[f] * pos[r], one = is ? (double)sink[a] : 4, two = is ? (double)sink[b] : -4;
+                const double noise = is ? 0.05 : 1;
+                x[r * D + a] = (float)(one * cos(angle) - two * sin(angle) + noise * vq_rng_normal(&rng));
+                x[r * D + b] = (float)(one * sin(angle) + two * cos(angle) + noise * vq_rng_normal(&rng));
+            }
+        }
+        uint8_t *page = calloc(1, test_codec_page_bytes(&t));
+        t.codec->encode_at(t.state, page, 0, 32, x, pos);
+        t.codec->encode_at(t.state, page, 32, 32, x + 32 * D, pos + 32);
+        t.codec->decode_at(t.state, page, 0, 64, y, pos);
+        double of_sinks = 0, of_others = 0;
+        for (uint32_t i = 0; i < 64 * D; i++)
+            *(sinks >> i / D & 1 ? &of_sinks : &of_others) += pow((double)x[i] - (double)y[i], 2);
+        /* 1/40 of the variance at three bits, and what the key and the gains lose by their bytes */
+        if (!(of_sinks / (4 * D) < 0.0025 * 0.06 && of_others / (60 * D) < 0.06))
+            fail_msg("halves %d: errors %g of sinks, %g of others", halves, of_sinks / (4 * D), of_others / (60 * D));
+        for (uint32_t r = 0; r < 64; r += 7) { /* any part decodes alike */
+            float row[2 * D];
+            const uint32_t n = r == 63 ? 1 : 2;
+            t.codec->decode_at(t.state, page, r, n, row, pos + r);
+            assert_memory_equal(row, y + r * D, n * D * sizeof *row);
+        }
+        for (uint32_t j = 0; j < D; j++)
+            q[j] = (float)vq_rng_normal(&rng);
+        uint8_t *query = aligned_alloc(64, t.codec->query_bytes(t.state));
+        const vq_rows rows = {.live = ~0ULL, .n = 64, .pos = pos};
+        t.codec->prepare(t.state, query, q);
+        t.codec->score(t.state, page, &rows, query, 1, out);
+        for (uint32_t r = 0; r < 64; r++) {
+            double dot = 0, size = 0;
+            for (uint32_t j = 0; j < D; j++) {
+                dot += (double)q[j] * (double)y[r * D + j];
+                size += fabs((double)q[j] * (double)y[r * D + j]);
+            }
+            /* of a sink, what others share was taken off a score that had it: rounded as that is */
+            if (!(fabs((double)out[r] - dot) <= size * 0x1p-9 + 1e-3))
+                fail_msg("row %u: score %g, of the decoded row %g", r, (double)out[r], dot);
+        }
+        free(query);
+        free(page);
+        test_codec_close(&t);
+    }
+    vq_calibration_close(c);
+}
+
 static void refused(const vq_kv_params *p, vq_status status, const char *says)
 {
     vq_kv *kv;
@@ -348,6 +438,7 @@ int main(void)
         cmocka_unit_test(error_is_what_water_filling_promises),
         cmocka_unit_test(bits_are_what_rows_take),
         cmocka_unit_test(what_turns_is_shared),
+        cmocka_unit_test(sinks_are_told_apart),
         cmocka_unit_test(calibrations_are_asked_for_and_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,31 +1,42 @@
 /* The project's own calibrated codec.
  *
- * Keys: what 32 neighbours share is stored once and turns with the positions, as RoPE turns keys (quant/turned.h).  The
- * calibration says how much each channel of the rest varies and how loudly queries hear it.  Channels are multiplied by
- * the eighth root of how loud they are (the metric is the queries' moment to the power 1/4), ordered by what then
- * varies, bits go to groups of 8 by reverse water-filling, and channels with equal bits are mixed by Hadamard matrices,
- * which evens out what the calibration's text and the one at hand differ in.  A row becomes a trellis code
- * (quant/trelliscode.h) with a gain.  No matrix is kept: what the calibration gives takes 3 bytes a channel and a scale
- * for every 8, since at 1,024 tokens a byte a channel is 1/60 of a bit a value in SmolLM2.
+ * Keys: what 32 neighbours share is stored once and turns with the positions, as RoPE turns keys (quant/turned.h).
+ * Rows that are sinks, on which most of attention rests, are not like their neighbours but like each other: from them
+ * the sinks' key is taken instead (quant/sink.h), and a bit says so.  The calibration says what that key is, how much
+ * each channel of the rest varies and how loudly queries hear it.  Channels are multiplied by the root of how loud they
+ * are (the metric is the diagonal of the queries' moment, as the error of q.k asks), ordered by what then varies, bits
+ * go to groups of 8 by reverse water-filling, and channels with equal bits are mixed by Hadamard matrices, which evens
+ * out what the calibration's text and the one at hand differ in.  A row becomes a trellis code (quant/trelliscode.h)
+ * with a gain.  No matrix is kept: at 1,024 tokens it would be half a bit a value in SmolLM2.
  *
  * Values: rotated as in TurboQuant.  Neither a mean (the values that much attention rests on are near zero, and would
  * get the mean's error) nor a basis paid; gains that do not shrink did, because attention sums over rows, where errors
  * average out and a shrinkage stays.
  *
  * Page: codes of two granules; for each granule 32 gains, a byte each, what 1 of them stands for in f16 and, for keys,
- * the scale of what neighbours share in f16 and its codes: nibbles, coordinate j in the low and j + width/2 in the high
- * one of byte j. */
+ * the scale of what neighbours share in f16, its codes (nibbles, coordinate j in the low and j + width/2 in the high
+ * one of byte j) and 32 bits, one for each row, of those that are sinks. */
 #include <math.h>
 #include <string.h>
 
 #include "base/half.h"
 #include "base/rng.h"
+#include "kv/codec_near.h"
 #include "kv/codec_rows.h"
 #include "quant/folded.h"
+#include "quant/sink.h"
 #include "quant/trelliscode.h"
 #include "quant/turned.h"
 
-enum { OPTION_BITS, OPTION_VALUES, N_OPTIONS, GROUP = VQ_CODES_GROUP, ORDER_BYTE = 256, MOST_FOLDED = 256 };
+enum {
+    OPTION_BITS,
+    OPTION_VALUES,
+    N_OPTIONS,
+    GROUP = VQ_CODES_GROUP,
+    ORDER_BYTE = 256,
+    MOST_FOLDED = 256,
+    SINK_BYTES = VQ_GRANULE / 8
+};
 
 /* Bits of keys above the average, for each bit of it from the first on, and at least so many (docs/methods.md). */
 static const double KEYS_MORE = 0.25;
@@ -63,6 +74,8 @@ struct optimal_state {
     uint8_t *near_fold; /* [d] the same for what neighbours share */
     uint8_t *signs;     /* bit j: coordinate j is flipped before coordinates are mixed */
     vq_turned turned;
+    vq_sink sink;
+    const vq_attention_kernels *attention;
 };
 
 static const struct optimal_state *state(const vq_codec_state *s)
@@ -84,6 +97,7 @@ static struct optimal_state *layout(vq_arena *arena, const vq_codec_env *env)
         at.near_fold = vq_arena_take(arena, d, 1);
         at.signs = vq_arena_take(arena, width / 8, 1);
         vq_turned_layout(&at.turned, arena, d, env->rope);
+        vq_sink_layout(&at.sink, arena, d, env->rope);
     }
     if (s)
         *s = at;
@@ -178,7 +192,7 @@ static void plan_keys(struct optimal_state *s, const vq_codec_env *env, float *e
     lift(near, s->d, 0x1p-13F);
     lift(loud, s->d, 0x1p-10F);
     for (uint32_t j = 0; j < s->d; j++) {
-        fold[j] = 1 / sqrtf(sqrtf(sqrtf(loud[j])));
+        fold[j] = 1 / sqrtf(loud[j]);
         near[j] = sqrtf(sqrtf(near[j]) * sqrtf(rest[j])); /* its error, which rows have to code, is like them then */
     }
     put_folds(s->fold, fold, s->d);
@@ -202,7 +216,7 @@ static void plan_keys(struct optimal_state *s, const vq_codec_env *env, float *e
 /* Bytes of a granule besides codes: gains, the largest one and, for keys, what neighbours share. */
 static uint32_t granule_extra(const struct optimal_state *s, bool keys)
 {
-    return VQ_GRANULE + 2 + (keys ? 2 + s->width / 2 : 0);
+    return VQ_GRANULE + 2 + (keys ? 2 + s->width / 2 + SINK_BYTES : 0);
 }
 
 /* Bits of all groups together. */
@@ -292,6 +306,7 @@ static void fit_keys(struct optimal_state *s, const vq_codec_env *env, uint8_t *
     const uint32_t n_groups = s->width / GROUP;
     float energy[VQ_MAX_HEAD_DIM], of[VQ_TRELLISCODE_MAX_GROUPS] = {0};
     vq_turned_fill(&s->turned, env->kernels, env->rope);
+    vq_sink_fill(&s->sink, env->rope, vq_calibration_at(env->calibration, VQ_KEY_SINK, env->layer, env->head));
     plan_keys(s, env, energy);
     for (uint32_t j = 0; j < s->width; j++)
         of[j / GROUP] += energy[j];
@@ -328,6 +343,7 @@ static vq_status create(vq_codec_state **out, const vq_codec_env *env, vq_error 
     struct optimal_state *s = layout(&arena, env);
     s->arena = arena;
     s->k = &env->kernels->codes;
+    s->attention = &env->kernels->attention;
     s->keys = env->keys;
     const vq_status status =
         vq_rotation_draw(&s->rotation, s->k, vq_hash64(env->seed, env->layer, env->head, env->keys, 0), err);
@@ -366,7 +382,7 @@ static size_t shared_bytes(const vq_codec_state *s)
 {
     const struct optimal_state *c = state(s);
     const size_t of_keys = c->code.n_groups * sizeof *c->scales + (size_t)3 * c->d + c->width / 8 * (c->far ? 2 : 1) +
-                           vq_turned_bytes(&c->turned);
+                           vq_turned_bytes(&c->turned) + vq_sink_bytes(&c->sink);
     return vq_rotation_bytes(&c->rotation) + (c->keys ? of_keys : 0);
 }
 
@@ -469,36 +485,69 @@ static void put_near(const struct optimal_state *c, uint8_t *to, const float *z)
         to[sizeof half + j] = (uint8_t)(codes[j] | codes[c->width / 2 + j] << 4);
 }
 
-/* Takes what the rows x [32][d] share off them; it goes to `to`. */
-static void encode_near(const struct optimal_state *c, uint8_t *to, float *x)
+/* ---- rows that are sinks: their key is taken off instead ---- */
+
+/* near [d] = R(i)' x(i), the mean over rows that are no sinks; rows [32][d] is scratch. */
+static void take_near(const struct optimal_state *c, const float *x, uint32_t sinks, float *near, float *rows)
 {
-    float near[VQ_MAX_HEAD_DIM] = {0}, fold[VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM];
+    const uint32_t n = VQ_GRANULE - (uint32_t)__builtin_popcount(sinks);
+    memset(near, 0, c->d * sizeof *near);
+    if (sinks) {
+        memcpy(rows, x, (size_t)VQ_GRANULE * c->d * sizeof *x);
+        for (uint32_t left = sinks; left; left &= left - 1)
+            memset(rows + (size_t)__builtin_ctz(left) * c->d, 0, c->d * sizeof *rows);
+        x = rows;
+    }
     vq_turned_back(&c->turned, x, near);
+    for (uint32_t j = 0; j < c->d; j++)
+        near[j] *= n ? 1.0F / (float)n : 0;
+}
+
+/* Bit i: row i of x [32][d] is nearer to the sinks' key, where it stands, than to what the others share. */
+static uint32_t find_sinks(const struct optimal_state *c, const float *x, const uint32_t *pos, const float *near,
+                           float *rows)
+{
+    memset(rows, 0, (size_t)VQ_GRANULE * c->d * sizeof *rows);
+    vq_turned_add(&c->turned, 0, VQ_GRANULE, 1, near, rows);
+    return vq_sink_find(&c->sink, x, rows, pos, VQ_GRANULE);
+}
+
+/* Takes what the rows x [32][d] share off them, or the sinks' key; what is shared goes to `to`.  Returns which rows are
+ * sinks.  pos NULL: not known, and none is.  rows [32][d] is scratch. */
+static uint32_t encode_near(const struct optimal_state *c, uint8_t *to, float *x, const uint32_t *pos, float *rows)
+{
+    float near[VQ_MAX_HEAD_DIM], fold[VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM];
+    uint32_t sinks = 0;
+    take_near(c, x, 0, near, rows);
+    for (int t = 0; t < 2 && pos && c->sink.n_pairs; t++) { /* again, once they are not in what others share */
+        const uint32_t before = sinks;
+        sinks = find_sinks(c, x, pos, near, rows);
+        if (sinks == before)
+            break;
+        take_near(c, x, sinks, near, rows);
+    }
+    for (uint32_t left = sinks; left; left &= left - 1) {
+        const uint32_t i = (uint32_t)__builtin_ctz(left);
+        float *row = x + (size_t)i * c->d, *less = rows + (size_t)i * c->d;
+        vq_sink_at(&c->sink, pos[i], less);
+        for (uint32_t j = 0; j < c->d; j++)
+            less[j] = row[j] - less[j];
+    }
     get_folds(fold, c->near_fold, c->d);
     for (uint32_t j = 0; j < c->d; j++)
-        near[j] *= (1.0F / VQ_GRANULE) / fold[j];
+        near[j] /= fold[j];
     vq_rotation_apply(&c->rotation, near, scratch);
     put_near(c, to, near);
     open_near(c, to, near);
     vq_turned_add(&c->turned, 0, VQ_GRANULE, -1, near, x);
+    for (uint32_t left = sinks; left; left &= left - 1) {
+        const size_t at = (size_t)__builtin_ctz(left) * c->d;
+        memcpy(x + at, rows + at, c->d * sizeof *x);
+    }
+    return sinks;
 }
 
 /* ---- gains: half a byte each would lose small rows, and err along long ones as much as codes do ---- */
-
-/* gains [32] -> bytes and what 1 stands for, in f16 */
-static void put_gains(uint8_t *to, const float *gains)
-{
-    float most = 0;
-    for (uint32_t i = 0; i < VQ_GRANULE; i++)
-        most = gains[i] > most ? gains[i] : most;
-    const uint16_t half = vq_f16_from_f32_clamped(most / 255);
-    const float unit = vq_f32_from_f16(half), inv = unit > 0 ? 1 / unit : 0;
-    for (uint32_t i = 0; i < VQ_GRANULE; i++) {
-        const float n = gains[i] * inv + 0.5F;
-        to[i] = (uint8_t)(n < 255 ? n : 255);
-    }
-    memcpy(to + VQ_GRANULE, &half, sizeof half);
-}
 
 /* gains [64], 0 for rows of granules that are not there */
 static void open_gains(const struct optimal_state *c, const uint8_t *page, uint32_t n_granules, float *gains)
@@ -524,7 +573,23 @@ static const uint8_t *near_at(const struct optimal_state *c, const uint8_t *page
     return page + extra_at(c, granule) + VQ_GRANULE + sizeof(uint16_t);
 }
 
-static void encode_granule(const struct optimal_state *c, uint8_t *page, uint32_t granule, const float *rows)
+/* Bit i: row i of a granule is a sink. */
+static uint32_t get_sinks(const struct optimal_state *c, const uint8_t *page, uint32_t granule)
+{
+    uint32_t sinks = 0;
+    for (uint32_t i = 0; c->sink.n_pairs && i < SINK_BYTES; i++)
+        sinks |= (uint32_t)page[extra_at(c, granule + 1) - SINK_BYTES + i] << 8 * i;
+    return sinks;
+}
+
+static void put_sinks(const struct optimal_state *c, uint8_t *page, uint32_t granule, uint32_t sinks)
+{
+    for (uint32_t i = 0; i < SINK_BYTES; i++)
+        page[extra_at(c, granule + 1) - SINK_BYTES + i] = (uint8_t)(sinks >> 8 * i);
+}
+
+static void encode_granule(const struct optimal_state *c, uint8_t *page, uint32_t granule, const float *rows,
+                           const uint32_t *pos)
 {
     float x[VQ_GRANULE * VQ_MAX_HEAD_DIM], rotated[VQ_GRANULE * VQ_MAX_HEAD_DIM], scratch[VQ_MAX_HEAD_DIM],
         gains[VQ_GRANULE];
@@ -532,7 +597,7 @@ static void encode_granule(const struct optimal_state *c, uint8_t *page, uint32_
     for (size_t i = 0; i < (size_t)VQ_GRANULE * c->d; i++)
         x[i] = within(rows[i]);
     if (c->keys)
-        encode_near(c, (uint8_t *)(uintptr_t)near_at(c, page, granule), x);
+        put_sinks(c, page, granule, encode_near(c, (uint8_t *)(uintptr_t)near_at(c, page, granule), x, pos, rotated));
     for (uint32_t i = 0; i < VQ_GRANULE; i++) {
         float *y = rotated + (size_t)i * c->width;
         if (c->keys) {
@@ -545,19 +610,27 @@ static void encode_granule(const struct optimal_state *c, uint8_t *page, uint32_
     }
     vq_trelliscode_encode(&c->code, codes, gains, rotated, c->width);
     vq_trelliscode_pack(&c->code, page, granule, codes);
-    put_gains(page + extra_at(c, granule), gains);
+    uint8_t *to = page + extra_at(c, granule);
+    vq_near_pack_gains(to, to + VQ_GRANULE, gains);
+}
+
+static void encode_at(const vq_codec_state *s, void *page, uint32_t first, uint32_t n, const float *x,
+                      const uint32_t *pos)
+{
+    const struct optimal_state *c = state(s);
+    for (uint32_t i = 0; i < n; i += VQ_GRANULE)
+        encode_granule(c, page, (first + i) / VQ_GRANULE, x + (size_t)i * c->d, pos ? pos + i : NULL);
 }
 
 static void encode(const vq_codec_state *s, void *page, uint32_t first, uint32_t n, const float *x)
 {
-    const struct optimal_state *c = state(s);
-    for (uint32_t row = first; row < first + n; row += VQ_GRANULE, x += (size_t)VQ_GRANULE * c->d)
-        encode_granule(c, page, row / VQ_GRANULE, x);
+    encode_at(s, page, first, n, x, NULL);
 }
 
 static uint32_t granules(uint32_t n_rows) { return (n_rows + VQ_GRANULE - 1) / VQ_GRANULE; }
 
-static void decode(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x)
+static void decode_at(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x,
+                      const uint32_t *pos)
 {
     const struct optimal_state *c = state(s);
     float gains[VQ_PAGE_ROWS], y[VQ_MAX_HEAD_DIM], near[VQ_MAX_HEAD_DIM];
@@ -576,8 +649,26 @@ static void decode(const vq_codec_state *s, const void *page, uint32_t first, ui
         const uint32_t at = first % VQ_GRANULE;
         now = n < VQ_GRANULE - at ? n : VQ_GRANULE - at;
         open_near(c, near_at(c, page, first / VQ_GRANULE), near);
-        vq_turned_add(&c->turned, at, now, 1, near, x);
+        const uint32_t sinks = pos ? get_sinks(c, page, first / VQ_GRANULE) >> at : 0;
+        if (!sinks)
+            vq_turned_add(&c->turned, at, now, 1, near, x);
+        for (uint32_t i = 0; sinks && i < now; i++) {
+            float *row = x + (size_t)i * c->d;
+            if (!(sinks >> i & 1)) {
+                vq_turned_add(&c->turned, at + i, 1, 1, near, row);
+                continue;
+            }
+            vq_sink_at(&c->sink, pos[i], y);
+            for (uint32_t j = 0; j < c->d; j++)
+                row[j] += y[j];
+        }
+        pos = pos ? pos + now : NULL;
     }
+}
+
+static void decode(const vq_codec_state *s, const void *page, uint32_t first, uint32_t n, float *x)
+{
+    decode_at(s, page, first, n, x, NULL);
 }
 
 static void fetch_next(const struct optimal_state *c, const vq_rows *rows)
@@ -612,6 +703,25 @@ static void prepare(const vq_codec_state *s, void *query, const float *q)
     vq_trelliscode_prepare(&c->code, (uint8_t *)query + head_bytes(c), y);
 }
 
+/* Rows of a granule that are sinks: their key's product with the queries in the place of what the others share. */
+static void score_sinks(const struct optimal_state *c, uint32_t sinks, const uint32_t *pos, const float *near,
+                        const float *q, uint32_t stride, uint32_t n_queries, float *out)
+{
+    enum { AT_ONCE = 16 };
+    float less[VQ_MAX_HEAD_DIM], more[AT_ONCE * VQ_PAGE_ROWS];
+    for (; sinks; sinks &= sinks - 1) {
+        const uint32_t i = (uint32_t)__builtin_ctz(sinks);
+        vq_sink_at(&c->sink, pos[i], less);
+        vq_turned_add(&c->turned, i, 1, -1, near, less);
+        for (uint32_t first = 0, n; first < n_queries; first += n) {
+            n = n_queries - first < AT_ONCE ? n_queries - first : AT_ONCE;
+            c->attention->score_f32(q + (size_t)first * stride, stride, n, less, 1, c->d, more, VQ_PAGE_ROWS);
+            for (uint32_t k = 0; k < n; k++)
+                out[(size_t)(first + k) * VQ_PAGE_ROWS + i] += more[(size_t)k * VQ_PAGE_ROWS];
+        }
+    }
+}
+
 static void score(const vq_codec_state *s, const void *page, const vq_rows *rows, const void *queries,
                   uint32_t n_queries, float *out)
 {
@@ -627,6 +737,12 @@ static void score(const vq_codec_state *s, const void *page, const vq_rows *rows
         open_near_at_once(c, near_at(c, page, g), near[g]);
     const void *turns = (const uint8_t *)queries + plain_bytes(c);
     vq_turned_scores(&c->turned, turns, near[0], n_granules, queries, stride / sizeof(float), n_queries, out);
+    for (uint32_t g = 0; g < n_granules; g++) {
+        const uint32_t sinks = get_sinks(c, page, g) & (uint32_t)(rows->live >> g * VQ_GRANULE);
+        if (sinks)
+            score_sinks(c, sinks, rows->pos + (size_t)g * VQ_GRANULE, near[g], queries,
+                        (uint32_t)(stride / sizeof(float)), n_queries, out + (size_t)g * VQ_GRANULE);
+    }
 }
 
 /* ---- values ---- */
@@ -658,7 +774,7 @@ const vq_codec vq_codec_optimal = {
     .paper = "this project",
     .options = options,
     .n_options = N_OPTIONS,
-    .format = 5,
+    .format = 6,
     .calibrated = true,
     .sinks = 4,
     .residual = 32,
@@ -670,6 +786,8 @@ const vq_codec vq_codec_optimal = {
     .shared_bytes = shared_bytes,
     .encode = encode,
     .decode = decode,
+    .encode_at = encode_at,
+    .decode_at = decode_at,
     .query_bytes = query_bytes,
     .prepare = prepare,
     .score = score,
