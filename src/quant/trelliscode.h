@@ -6,7 +6,7 @@
  * and into what is summed (values), so that a row costs what a row of equal bits costs.
  *
  * At 1 to 4 bits the error of a row of 64 is 0.65 to 1.05 dB above the bound of rate and distortion, and 0.2 dB less on
- * long rows; Lloyd-Max quantisers are at 1.6, 2.7, 3.4 and 3.9 dB.
+ * long rows, at 5 bits 1.45 dB and 0.25 less; Lloyd-Max quantisers are at 1.6, 2.7, 3.4, 3.9 and 4.1 dB.
  *
  * The gain is stored fitted to the codes, <y,y>/<y,l>: rows then come back unshrunk, and what codes lose averages out
  * over the rows that attention sums up, which a shrinkage does not. */
