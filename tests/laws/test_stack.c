@@ -16,23 +16,14 @@
 #include "base/rng.h"
 #include "kv/codec.h"
 #include "support/calibration.h"
+#include "support/sanitizer.h"
 #include "support/temporary.h"
 #include "support/toy_open.h"
 #include "veloxquant/session.h"
 #include "veloxquant/tokenizer.h"
 
 /* Sanitizers put their own things between variables; the pool's threads have twice as much for that. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { LIMIT = 2 * VQ_STACK_BYTES };
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-enum { LIMIT = 2 * VQ_STACK_BYTES };
-#else
-enum { LIMIT = VQ_STACK_BYTES };
-#endif
-#else
-enum { LIMIT = VQ_STACK_BYTES };
-#endif
+enum { LIMIT = (SANITIZED ? 2 : 1) * VQ_STACK_BYTES };
 
 enum { STACK = 16 << 20, ROWS = 200, HEADS = 2 };
 
