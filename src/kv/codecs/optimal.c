@@ -38,9 +38,10 @@ enum {
     SINK_BYTES = VQ_GRANULE / 8
 };
 
-/* Bits of keys above the average, for each bit of it from the first on, and at least so many; of heads below LONG,
- * whose models don't normalise their keys, only where the average is below EVEN_FROM (docs/methods.md). */
-static const double KEYS_MORE = 0.25, EVEN_FROM = 2;
+/* Bits of keys above the average, for each bit of it from the first on, and at least so many; another share where
+ * perplexity prefers values: from HIGH on and, in heads below LONG, whose models don't normalise their keys, none from
+ * EVEN_FROM on (docs/methods.md). */
+static const double KEYS_MORE = 0.25, HIGH = 3.5, HIGH_KEYS_MORE = 0.125, EVEN_FROM = 2;
 enum { LONG = 128 };
 /* Below so many bits, 8 bits of a query are enough: what is rounded off is a hundredth of what codes err by. */
 static const double NARROW_BELOW = 2.75;
@@ -226,7 +227,7 @@ static uint32_t n_bits(const struct optimal_state *s, const vq_codec_env *env)
 {
     const double bits = env->options[OPTION_BITS], own = env->options[OPTION_VALUES];
     const double width = s->width, even = s->d < LONG && bits >= EVEN_FROM;
-    const double more = even ? 0 : KEYS_MORE * fmax(1, bits - 1);
+    const double more = even ? 0 : bits < HIGH ? KEYS_MORE * fmax(1, bits - 1) : HIGH_KEYS_MORE;
     const double extra_keys = granule_extra(s, true) * 8.0 / VQ_GRANULE;
     const double extra_values = granule_extra(s, false) * 8.0 / VQ_GRANULE;
     const double groups = width / GROUP, most = VQ_TRELLIS_MAX_BITS * groups;
