@@ -14,6 +14,25 @@ float vq_trelliscode_noise(uint32_t bits)
     return error / (1 - error);
 }
 
+void vq_trelliscode_fill(uint8_t *bits, const float *energy, uint32_t n_groups, uint32_t n_bits)
+{
+    memset(bits, 0, n_groups);
+    for (uint32_t i = 0; i < n_bits; i++) {
+        uint32_t best = 0;
+        float most = -1;
+        for (uint32_t g = 0; g < n_groups; g++) {
+            const float less = bits[g] < VQ_TRELLIS_MAX_BITS
+                                   ? energy[g] * (vq_trelliscode_noise(bits[g]) - vq_trelliscode_noise(bits[g] + 1u))
+                                   : -1;
+            if (less > most) {
+                most = less;
+                best = g;
+            }
+        }
+        bits[best]++;
+    }
+}
+
 static float step_of(uint32_t bits) { return bits ? vq_trellis_gaussian[bits - 1].step : 0; }
 
 void vq_trelliscode_make(vq_trelliscode *m, const uint8_t *bits, const float *scale, const vq_kernels *k, uint32_t d,

@@ -34,6 +34,9 @@ typedef struct vq_trelliscode {
 
 /* Squared error of rows of `bits` bits (0 to 5) to that of 1, when gains do not shrink them: for sharing bits out. */
 float vq_trelliscode_noise(uint32_t bits);
+/* Reverse water-filling: n_bits over groups that vary by energy [n_groups] -> bits [n_groups]; one after another goes
+ * to where it takes most off the error. */
+void vq_trelliscode_fill(uint8_t *bits, const float *energy, uint32_t n_groups, uint32_t n_bits);
 
 /* bits and scale [(d + 7) / 8]; scale is kept, bits are not.  narrow: 8 bits of a query will do, as its
  * coordinates are rotated and have one scale, or as bits are few. */

@@ -43,7 +43,7 @@ enum {
  * EVEN_FROM on (docs/methods.md). */
 static const double KEYS_MORE = 0.25, HIGH = 3.5, HIGH_KEYS_MORE = 0.125, EVEN_FROM = 2;
 enum { LONG = 128 };
-/* Below so many bits, 8 bits of a query are enough: what is rounded off is a hundredth of what codes err by. */
+/* Below so many bits, 8 bits of a query are enough (docs/methods.md). */
 static const double NARROW_BELOW = 2.75;
 
 static const vq_kv_option_info options[N_OPTIONS] = {
@@ -241,26 +241,6 @@ static uint32_t n_bits(const struct optimal_state *s, const vq_codec_env *env)
     return (uint32_t)(env->keys ? keys : fmin(fmax(all - keys, groups), most));
 }
 
-/* Bits by reverse water-filling: one after another goes to where it takes most off the error. */
-static void allocate(uint8_t *bits, const float *energy, uint32_t n_groups, uint32_t n_bits)
-{
-    memset(bits, 0, n_groups);
-    for (uint32_t i = 0; i < n_bits; i++) {
-        uint32_t best = 0;
-        float most = -1;
-        for (uint32_t g = 0; g < n_groups; g++) {
-            const float less = bits[g] < VQ_TRELLIS_MAX_BITS
-                                   ? energy[g] * (vq_trelliscode_noise(bits[g]) - vq_trelliscode_noise(bits[g] + 1u))
-                                   : -1;
-            if (less > most) {
-                most = less;
-                best = g;
-            }
-        }
-        bits[best]++;
-    }
-}
-
 /* How many groups from this one on are mixed: as many as have its bits, to a power of two; 0 for a last one that d
  * cuts.
  */
@@ -314,7 +294,7 @@ static void fit_keys(struct optimal_state *s, const vq_codec_env *env, uint8_t *
     plan_keys(s, env, energy);
     for (uint32_t j = 0; j < s->width; j++)
         of[j / GROUP] += energy[j];
-    allocate(bits, of, n_groups, n_bits(s, env));
+    vq_trelliscode_fill(bits, of, n_groups, n_bits(s, env));
     even_out(s, bits, energy);
     for (uint32_t g = 0; g < n_groups; g++)
         s->signs[g] = (uint8_t)vq_hash64(env->seed, env->layer, env->head, g, 1);
