@@ -76,8 +76,12 @@ static bool same_family(const char *a, const char *b)
     return n == family_length(b) && strncmp(a, b, n) == 0;
 }
 
+/* A plan has the colour of the method that it shares bits out for. */
 static const char *known_colour(const char *name)
 {
+    static const char plan[] = "plan:";
+    if (strncmp(name, plan, sizeof plan - 1) == 0)
+        name += sizeof plan - 1;
     for (size_t i = 0; i < N_KNOWN; i++)
         if (same_family(name, known[i].family))
             return known[i].colour;
