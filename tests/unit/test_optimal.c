@@ -59,6 +59,13 @@ static int descending(const void *a, const void *b)
     return (x[0] < y[0]) - (x[0] > y[0]);
 }
 
+/* Squared error of 1 that comes back times a gain; codes are means of what they stand for. */
+static double left_over(uint32_t bits, double gain)
+{
+    const double kept = bits ? 1 / (1 + (double)vq_trelliscode_noise(bits)) : 0;
+    return 1 - kept * (2 * gain - gain * gain);
+}
+
 /* Error energy of a row of keys with n_bits bits for groups of 8.  Channels are divided by the root of how
  * loudly they are heard and ordered, and bits go one after another to where they take most off; groups of equal bits
  * share their error, those of most bits unevenly. */
@@ -93,16 +100,26 @@ static double promised_keys(uint32_t d, double power, uint32_t n_bits)
         }
         has[best]++;
     }
-    double most_energy = 0, most_folds = 0;
+    double most_energy = 0, most_folds = 0, most_whole = 0, whole = 0, along = 0;
     uint32_t n_most = 0;
     for (uint32_t j = 0; j < d && has[j / 8] == VQ_TRELLIS_MAX_BITS;
          j++) { /* fourth roots of what is left are folded too */
         n_most++;
         most_energy += sqrt(of[j][0]);
         most_folds += of[j][1] * sqrt(of[j][0]);
+        most_whole += of[j][0];
     }
+    if (n_most) {
+        whole = most_energy * sqrt(most_whole / n_most);
+        along = whole / (1 + (double)vq_trelliscode_noise(VQ_TRELLIS_MAX_BITS));
+    }
+    for (uint32_t g = n_most / 8; g < n; g++) {
+        whole += has[g] ? energy[g] : 0;
+        along += has[g] ? energy[g] / (1 + (double)vq_trelliscode_noise(has[g])) : 0;
+    }
+    const double gain = whole / along; /* one for all groups of a row */
     if (n_most)
-        sum += most_energy / n_most * most_folds * (double)vq_trelliscode_noise(VQ_TRELLIS_MAX_BITS);
+        sum += most_energy / n_most * most_folds * left_over(VQ_TRELLIS_MAX_BITS, gain);
     for (uint32_t g = n_most / 8, run; g < n; g += run) { /* as many as have equal bits, to a power of two, are mixed */
         double of_run = 0, folds_of_run = 0;
         uint32_t same = 1;
@@ -114,7 +131,7 @@ static double promised_keys(uint32_t d, double power, uint32_t n_bits)
             of_run += energy[i] / (8 * run);
             folds_of_run += folds[i];
         }
-        sum += of_run * (double)vq_trelliscode_noise(has[g]) * folds_of_run;
+        sum += of_run * left_over(has[g], gain) * folds_of_run;
     }
     return sum;
 }
@@ -175,7 +192,7 @@ static void error_is_what_water_filling_promises(void **state)
                     const double error = error_of(&t, d, x);
                     /* 1/8 for the draws, for gains in bytes and mixing; rows of 64
                      * have a little more than the error of long ones */
-                    if (!(error < want * 1.125 && error > want * 0.75))
+                    if (!(error < want * 1.125 && error > want * 0.9))
                         fail_msg("d %u, power %g, %s, %g bits: error %g of what was promised", d, powers[w],
                                  keys ? "keys" : "values", rates[r], error / want);
                     test_codec_close(&t);
@@ -273,7 +290,7 @@ static void what_turns_is_shared(void **state)
         }
         /* Each channel has an energy of 4.5, of which a plain mean leaves that of the quarter that turns fast.  What is
          * shared comes back to a hundredth, and the rest has as much. */
-        if (!(error[1] < 0.08 * error[0]))
+        if (!(error[1] < 0.06 * error[0]))
             fail_msg("halves %d: error %g with and %g without the frequencies", halves, error[1], error[0]);
         free(x);
     }
