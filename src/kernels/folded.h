@@ -30,9 +30,9 @@ typedef struct vq_folded {
 
 typedef struct vq_folded_kernels {
     /* n: a power of two, VQ_FOLDED_LEAST_N to VQ_FOLDED_MOST_N.  Queries q [n_queries], q_stride apart, n integers
-     * within +-32767 each -> rounded [n_queries], `stride` bytes apart, n each, and out [n_queries].  channels [n/2]: channel
-     * j in the low, j + n/2 in the high nibble of byte j, k standing for 2^(-k/4).  u [n], at most 127.  steps [n], not
-     * below 0; NULL: z = y. */
+     * within +-32767 each -> rounded [n_queries], `stride` bytes apart, n each, and out [n_queries].  channels [n/2]:
+     * channel j in the low, j + n/2 in the high nibble of byte j, k standing for 2^(-k/4).  u [n], at most 127.  steps
+     * [n], not below 0; NULL: z = y. */
     void (*fold)(vq_folded *out, int8_t *rounded, size_t stride, const int16_t *q, size_t q_stride, uint32_t n_queries,
                  const uint8_t *channels, const uint8_t *u, const int16_t *steps, uint32_t n);
 
